@@ -124,7 +124,8 @@ class StateColumns:
     """The columns of a state: the columns of its parts, and two optional ones.
 
     ``entry`` is the column of list positions or timestamps. ``last_access`` is the column of TTL
-    timestamps. ``stored`` are the columns in the store; an import makes them.
+    timestamps. ``stored`` are the columns in the store; an import makes them. ``why`` is the reason
+    if parts stay bytes. ``python`` is the user's declaration of a PyFlink state.
     """
 
     state: FlinkState
@@ -139,6 +140,8 @@ class StateColumns:
     hash_scheme: str
     key_types: tuple[str, ...]
     stored: pa.Schema | None = None
+    why: str | None = None
+    python: str | None = None
 
     @property
     def names(self) -> Names:

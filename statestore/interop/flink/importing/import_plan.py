@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from statestore.errors import (
     DamagedFileError,
@@ -39,7 +39,12 @@ from statestore.interop.flink.options import SavepointHints
 from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.read.keyed_states import FlinkState, TimerState, keyed_state
 from statestore.interop.flink.read.refusals import Refused, transactions, transactions_reason
-from statestore.interop.flink.read.savepoint import FlinkOperator, FlinkSavepoint, open_operators
+from statestore.interop.flink.read.savepoint import (
+    FlinkOperator,
+    FlinkSavepoint,
+    check_operator_state,
+    open_operators,
+)
 from statestore.interop.flink.read.savepoint_files import content_digest
 from statestore.interop.flink.types.families.kryo import find_kryo_part
 from statestore.jobgraph.operators import operator_id
@@ -47,39 +52,33 @@ from statestore.jobgraph.operators import operator_id
 _LONGEST_NAME = 120
 _TWO_PHASE_COMMIT = "TwoPhaseCommitSinkFunction"  # it has its own, unsupported serializer
 
-
-@dataclass(frozen=True)
-class PlannedState:
-    """A keyed state: its description in the header, and the forms to try, the best form first.
-
-    ``why`` is the reason if the first form is not columns. ``python`` is the state's declaration,
-    as in :class:`ImportedState`.
-    """
-
-    info: StateInfo
-    state: FlinkState
-    forms: tuple[StateColumns, ...]
-    why: str | None
-    python: str | None = None
+Candidates: TypeAlias = tuple[StateColumns, ...]
+"""The columns to try for a state, in the best form first; the last ones hold any value."""
 
 
 @dataclass(frozen=True)
 class PlannedOperator:
     """An operator: its name in the store, its header and its keyed states.
 
-    ``is_wanted`` is true if it was selected; no file of another operator is read. ``problem`` is
-    the reason if it cannot be read. ``dropped`` are the names of operator states that the user
-    dropped. ``content`` is the digest of its bytes, None if they are not imported.
+    ``states`` has for each state the columns to try. ``is_wanted`` is true if it was selected; no
+    file of another operator is read. ``problem`` is the reason if it cannot be read. ``dropped``
+    are the names of operator states that the user dropped. ``content`` is the digest of its bytes,
+    None if they are not imported.
     """
 
     name: str
     operator: FlinkOperator
     is_wanted: bool
     header: KeyedHeader | None = None
-    states: tuple[PlannedState, ...] = ()
+    states: tuple[Candidates, ...] = ()
     problem: str | None = None
     dropped: tuple[str, ...] = ()
     content: str | None = None
+
+    def info(self, name: str) -> StateInfo:
+        """Return the description of a keyed state in the header."""
+        assert self.header is not None, "an operator with states must have a header"
+        return next(info for info in self.header.states if info.name == name)
 
 
 def plan_import(
@@ -166,7 +165,7 @@ def _plan_operator(
         problem = _find_unreadable_type(operator) or refused
     if problem is not None:
         return PlannedOperator(name, operator, is_wanted=True, problem=problem, dropped=dropped)
-    states: tuple[PlannedState, ...] = ()
+    states: tuple[Candidates, ...] = ()
     header = operator.header
     if header is None and recipe is not None:
         probe_keys(operator, recipe)  # raises an error
@@ -232,8 +231,7 @@ def _find_transactions(
     """Return the operator states to leave out, or the reason why the operator is refused."""
     names = tuple(dict.fromkeys(transactions(operator.metadata)))
     try:
-        for _ in operator.operator_state(names):
-            pass
+        check_operator_state(operator, names)
     except FormatVersionError as error:
         return (), str(error)
     except UnsupportedTypeError as error:
@@ -333,8 +331,8 @@ class _Planning:
 
     def plan(
         self, info: StateInfo, tables: Mapping[str, Any], before: SavepointRecord | None
-    ) -> PlannedState:
-        """Return the forms to try for a state; only the stored form if the store has the state."""
+    ) -> Candidates:
+        """Return the columns to try for a state; only the stored ones if the store has it."""
         title = f"operator {self.operator.title}"
         state = self.keys.describe(keyed_state(info, self.header.key.flink_type, title))
         most = self.operator.metadata.max_parallelism
@@ -348,7 +346,7 @@ class _Planning:
                         state, stored.value_class, self.metadata_version
                     )
                 columns = _match_stored_columns(state, stored, most)
-                return PlannedState(info, columns.state, (columns,), stored.why, stored.python)
+                return (replace(columns, why=stored.why, python=stored.python),)
         is_python = any(is_python_state(own.name) for own in self.operator.states)
         if declared:
             state = declared_state(state, declared)
@@ -371,7 +369,8 @@ class _Planning:
                     forms.append(state_columns(variant, form, most, given, is_python=is_python))
                 except UnsupportedTypeError as error:
                     why = why or (None if forms else str(error))
-        return PlannedState(info, state, tuple(forms), why, declared if is_python else None)
+        python = declared if is_python else None
+        return tuple(replace(form, why=why, python=python) for form in forms)
 
 
 def _match_stored_columns(

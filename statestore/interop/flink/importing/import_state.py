@@ -29,8 +29,8 @@ from statestore.format.state import StateKind, TimeDomain
 from statestore.interop.flink.columns.state_columns import EntryForm, StateColumns
 from statestore.interop.flink.importing.import_operators import operator_states
 from statestore.interop.flink.importing.import_plan import (
+    Candidates,
     PlannedOperator,
-    PlannedState,
     plan_import,
 )
 from statestore.interop.flink.importing.import_record import RECORD, ImportedState, SavepointRecord
@@ -268,9 +268,9 @@ def _check_ttl(ttl: Mapping[str, Duration], planned: tuple[PlannedOperator, ...]
     known = {
         name
         for operator in planned
-        for state in operator.states
-        if any(form.last_access for form in state.forms)
-        for name in (state.info.name, f"{operator.name}/{state.info.name}")
+        for candidates in operator.states
+        if any(columns.last_access for columns in candidates)
+        for name in (candidates[0].state.name, f"{operator.name}/{candidates[0].state.name}")
     }
     for name, duration in ttl.items():
         milliseconds_of(duration)  # refuses an invalid one before anything is written
@@ -288,10 +288,10 @@ def _refuse_bytes(planned: tuple[PlannedOperator, ...], stored: StoredImport, ur
         if operator.is_wanted and operator.problem is not None
     ]
     problems += [
-        f"state {state.info.name!r} of operator {operator.name}: {reason}"
+        f"state {columns.state.name!r} of operator {operator.name}: {reason}"
         for operator in planned
-        for state in operator.states
-        if (reason := state.why or find_kryo_part((state.state.key, state.state.value)))
+        for *_, columns in operator.states
+        if (reason := columns.why or find_kryo_part((columns.state.key, columns.state.value)))
     ]
     problems += [
         f"state {state.name!r} of operator {state.operator}: {state.why}"
@@ -333,14 +333,13 @@ def _import_states(
             yield from run.stored.carry(run.checkpoint, operator.name)
             done += len(operator.states)
             continue
-        for state in operator.states:
-            what = f"{state.info.name} of {operator.name}"
+        taken = [columns.state.name for columns, *_ in operator.states]
+        for name, candidates in zip(taken, operator.states, strict=True):
+            what = f"{name} of {operator.name}"
             most = operator.operator.metadata.max_parallelism
-            yield _import_keyed(
-                run, operator, state, _Progress(on_progress, done, total, what, most)
-            )
+            progress = _Progress(on_progress, done, total, what, most)
+            yield _import_keyed(run, operator, candidates, progress)
             done += 1
-        taken = [state.info.name for state in operator.states]
         yield from operator_states(
             run.checkpoint,
             operator.name,
@@ -391,20 +390,21 @@ class _Progress:
 
 
 def _import_keyed(
-    run: _Import, planned: PlannedOperator, state: PlannedState, progress: _Progress
+    run: _Import, planned: PlannedOperator, candidates: Candidates, progress: _Progress
 ) -> ImportedState:
     """Write a keyed state in the first form that can represent all of its rows."""
-    why = state.why
-    stored = run.stored.keyed(planned.name, state.info.name)
-    for form in state.forms:
-        columns = form
+    why = candidates[0].why
+    name = candidates[0].state.name
+    stored = run.stored.keyed(planned.name, name)
+    for candidate in candidates:
+        columns, is_last = candidate, candidate is candidates[-1]
         if stored is not None:
-            columns = form.with_stored_zones(arrow_schema(stored.state.schema))
+            columns = candidate.with_stored_zones(arrow_schema(stored.state.schema))
         try:
-            entry = _write_entry(run, planned, state, columns, progress)
+            entry = _write_entry(run, planned, columns, progress)
         except UnsupportedTypeError as error:
-            if run.is_strict or form is state.forms[-1]:
-                error.add_note(f"state {state.info.name!r} of operator {planned.name}")
+            if run.is_strict or is_last:
+                error.add_note(f"state {name!r} of operator {planned.name}")
                 if stored is not None:
                     error.add_note(
                         "the values before had columns that this one does not fit: import the "
@@ -414,63 +414,55 @@ def _import_keyed(
             why = why or str(error)
             continue
         except DamagedFileError as error:
-            if form is not state.forms[-1] and find_value_class(columns.state) is not None:
+            if not is_last and find_value_class(columns.state) is not None:
                 why = why or str(error)  # the job may have another serializer for such a class
                 continue
-            if state.python:
+            if columns.python:
                 raise InvalidArgumentError(
-                    f"state {state.info.name!r} of operator {planned.name} is not of the "
-                    f"declared type {state.python}; declare the type that the job uses, or none "
-                    f"to import bytes ({error})"
+                    f"state {name!r} of operator {planned.name} is not of the declared type "
+                    f"{columns.python}; declare the type that the job uses, or none to import "
+                    f"bytes ({error})"
                 ) from error
             raise
-        return _record_state(planned, state, columns, entry, why)
+        return _record_state(planned, columns, entry, why)
     raise AssertionError("a state must have a form")
 
 
 def _record_state(
-    planned: PlannedOperator,
-    state: PlannedState,
-    columns: StateColumns,
-    entry: KeyedEntry,
-    why: str | None,
+    planned: PlannedOperator, columns: StateColumns, entry: KeyedEntry, why: str | None
 ) -> ImportedState:
     """Return the record of a state that was written in ``columns``."""
-    contents = entry.contents
+    contents, state = entry.contents, columns.state
     assert contents is not None, "all rows of the state must be passed"
     assert planned.header is not None, "an operator with states must have a header"
-    key = columns.state.key
-    raw = {name: snapshot.raw for name, snapshot in state.info.serializers.items()}
+    info = planned.info(state.name)
+    raw = {name: snapshot.raw for name, snapshot in info.serializers.items()}
     return ImportedState(
         operator=planned.name,
-        state=state.info.name,
-        name=state.info.name,
+        state=state.name,
+        name=state.name,
         sort="keyed",
         kind=columns.kind.value,
         form=columns.form,
         why=None if columns.form is EntryForm.COLUMNS else why,
         names=columns.names,
-        options=dict(state.info.options),
+        options=dict(info.options),
         key_serializer=planned.header.key.raw,
         namespace_serializer=raw.get("NAMESPACE_SERIALIZER"),
         value_serializer=raw["VALUE_SERIALIZER"],
         rows=contents.rows,
         digest=contents.digest,
-        python=state.python,
-        key_hash=columns.state.recipe,
-        key_class=key.text if isinstance(key, KryoKeyType) else None,
-        value_class=find_value_class(columns.state),
+        python=columns.python,
+        key_hash=state.recipe,
+        key_class=state.key.text if isinstance(state.key, KryoKeyType) else None,
+        value_class=find_value_class(state),
     )
 
 
 def _write_entry(
-    run: _Import,
-    planned: PlannedOperator,
-    state: PlannedState,
-    columns: StateColumns,
-    progress: _Progress,
+    run: _Import, planned: PlannedOperator, columns: StateColumns, progress: _Progress
 ) -> KeyedEntry:
-    name, operator = state.info.name, planned.operator
+    name, operator = columns.state.name, planned.operator
     most = operator.metadata.max_parallelism
     # The store's key groups of bytes differ from Flink's, as does the order: one range, to sort.
     is_sorted = not columns.form.has_flink_groups

@@ -57,9 +57,9 @@ class StoredImport:
         )
         others = {uid for uid, _ in before ^ now}
         for operator in planned:
-            for state in operator.states:
-                wanted = time_to_live(ttl, operator.name, state.forms[0])
-                entry = self.keyed(operator.name, state.info.name)
+            for columns, *_ in operator.states:
+                wanted = time_to_live(ttl, operator.name, columns)
+                entry = self.keyed(operator.name, columns.state.name)
                 if wanted is not None and entry is not None and entry.state.ttl != wanted:
                     others.add(operator.name)
         known = {_identity(operator) for operator in self.record.operators}

@@ -117,11 +117,7 @@ def read_operator_state(
     """
     whole = source.read(0, source.size)
     reader = Reader(whole, source.name)
-    version = reader.i32()
-    if version not in (_PLAIN, _WITH_COMPRESSION):
-        raise unsupported_version(source.name, "operator state", version, _WRITTEN_BY)
-    is_compressed = reader.bool() if version == _WITH_COMPRESSION else False
-    infos = {info.name: info for _ in range(2) for info in read_state_infos(reader)}
+    is_compressed, infos = _read_header(reader)
     edges = sorted({offset for part in handle.parts for offset in part.offsets})
     if is_compressed and bytes(reader.take(len(SNAPPY_HEAD))) != SNAPPY_HEAD:
         raise reader.error("the elements do not begin with a Snappy header")
@@ -138,6 +134,27 @@ def read_operator_state(
         yield SubtaskElements(
             info, subtask, Spans.from_values([elements[offset] for offset in part.offsets], name)
         )
+
+
+def read_descriptions(source: ByteSource, handle: OperatorHandle) -> tuple[OperatorStateInfo, ...]:
+    """Return the states of a stream, of which only the descriptions are read.
+
+    Raises the errors of :func:`read_operator_state`.
+    """
+    offsets = (offset for part in handle.parts for offset in part.offsets)
+    stop = min(offsets, default=source.size)
+    reader = Reader(source.read(0, min(stop, source.size)), source.name)
+    _, infos = _read_header(reader)
+    return tuple(_build_info(infos.get(part.name), part, reader) for part in handle.parts)
+
+
+def _read_header(reader: Reader) -> tuple[bool, dict[str, StateInfo]]:
+    """Return whether elements are compressed, and the states by name."""
+    version = reader.i32()
+    if version not in (_PLAIN, _WITH_COMPRESSION):
+        raise unsupported_version(reader.name, "operator state", version, _WRITTEN_BY)
+    is_compressed = reader.bool() if version == _WITH_COMPRESSION else False
+    return is_compressed, {info.name: info for _ in range(2) for info in read_state_infos(reader)}
 
 
 def _split_elements(reader: Reader, edges: list[int], is_compressed: bool) -> Iterator[bytes]:

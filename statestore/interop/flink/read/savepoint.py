@@ -29,6 +29,7 @@ from statestore.interop.flink.metadata.handles import (
     IncrementalHandle,
     InlineHandle,
     KeyGroupsHandle,
+    OperatorHandle,
     OperatorHandles,
     RelativeHandle,
     SavepointMetadata,
@@ -47,7 +48,11 @@ from statestore.interop.flink.read.keyed_states import (
     check_key_groups,
 )
 from statestore.interop.flink.read.operator_parts import open_parts, recognize_timers
-from statestore.interop.flink.read.operator_state import SubtaskElements, read_operator_state
+from statestore.interop.flink.read.operator_state import (
+    SubtaskElements,
+    read_descriptions,
+    read_operator_state,
+)
 from statestore.interop.flink.read.raw_timers import TimersPart
 from statestore.interop.flink.read.refusals import Refused, drop_refused
 from statestore.interop.flink.read.savepoint_files import (
@@ -200,15 +205,12 @@ class FlinkOperator:
 
         A stream that has only excluded states is not read. Raises the errors of :meth:`entries`.
         """
-        for subtask in self.metadata.subtasks:
-            handle = subtask.operator
-            if handle is not None and not {part.name for part in handle.parts} <= {*but}:
-                what = f"operator state of {self.title}, subtask {subtask.index}"
-                with _note_location(f"in the {what}"):
-                    source = open_source(handle.stream, self.places, what)
-                    for elements in read_operator_state(source, handle, subtask.index):
-                        if elements.info.name not in but:
-                            yield elements
+        for subtask, handle, what in _operator_streams(self, but):
+            with _note_location(f"in the {what}"):
+                source = open_source(handle.stream, self.places, what)
+                for elements in read_operator_state(source, handle, subtask):
+                    if elements.info.name not in but:
+                        yield elements
 
     @property
     def _prefix(self) -> int:
@@ -227,6 +229,30 @@ class FlinkOperator:
         cursor = Cursor(entries.keys, entries.keys.starts + before, entries.keys.ends)
         check_key_groups(state, cursor, key_group, self.metadata.max_parallelism, where)
         return rows
+
+
+def check_operator_state(operator: FlinkOperator, but: Collection[str] = ()) -> None:
+    """Check that operator state can be read, by its descriptions alone.
+
+    ``but`` are the names of states to skip. Raises the errors of :meth:`FlinkOperator.entries`.
+    """
+    for _, handle, what in _operator_streams(operator, but):
+        with _note_location(f"in the {what}"):
+            read_descriptions(open_source(handle.stream, operator.places, what), handle)
+
+
+def _operator_streams(
+    operator: FlinkOperator, but: Collection[str]
+) -> Iterator[tuple[int, OperatorHandle, str]]:
+    """Yield the subtask, handle and name of each stream that has a state other than ``but``."""
+    for subtask in operator.metadata.subtasks:
+        handle = subtask.operator
+        if handle is not None and not {part.name for part in handle.parts} <= {*but}:
+            yield (
+                subtask.index,
+                handle,
+                f"operator state of {operator.title}, subtask {subtask.index}",
+            )
 
 
 @contextmanager
