@@ -33,9 +33,8 @@ from statestore.errors import (
 )
 from statestore.format.state import StateKind, TimeDomain
 from statestore.format.ttl import TimeToLive
-from statestore.interop.tables.duckdb_query import open_query
 from statestore.interop.tables.source_table import SourceTable, convert_text
-from statestore.interop.tables.table_formats import FORMATS, open_table
+from statestore.interop.tables.table_formats import FORMATS, open_query, open_table
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.snapshot.bootstrap import BootstrappedState
 

@@ -24,8 +24,7 @@ from statestore.cli.spark_options import (
 )
 from statestore.cli.verbs.spark import exported_table, open_session
 from statestore.errors import InvalidArgumentError
-from statestore.interop.tables.duckdb_query import open_query
-from statestore.interop.tables.table_formats import open_table
+from statestore.interop.tables.table_formats import open_query, open_table
 
 if TYPE_CHECKING:
     from statestore.interop.spark.new_query.bootstrap_location import (

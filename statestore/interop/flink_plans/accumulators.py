@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
-from statestore.interop.flink_plans.plan_nodes import PlanNode, field_types
-from statestore.interop.flink_plans.plan_types import PlanField
+from statestore.interop.flink_plans.plan_types import PlanField, PlanNode, field_types
 
 ROW_COUNT = "row_count"
 """The name of the count of rows that Flink adds if the input can retract rows."""

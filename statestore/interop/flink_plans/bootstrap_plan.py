@@ -25,8 +25,9 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.ttl import TimeToLive
 from statestore.interop.flink.importing.import_record import RECORD
 from statestore.interop.flink_plans.layouts import LAST_ACCESS, PlanState
-from statestore.interop.flink_plans.plan_file import FlinkPlan, read_flink_plan
-from statestore.interop.flink_plans.plan_record import (
+from statestore.interop.flink_plans.plan_file import (
+    FlinkPlan,
+    read_flink_plan,
     read_plan_record,
     refuse_other_plan,
     write_plan_record,

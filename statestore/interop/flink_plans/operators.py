@@ -29,8 +29,7 @@ from statestore.interop.flink_plans.layouts import (
     name_columns,
     with_key,
 )
-from statestore.interop.flink_plans.plan_nodes import PlanNode, field_types
-from statestore.interop.flink_plans.plan_types import PlanField
+from statestore.interop.flink_plans.plan_types import PlanField, PlanNode, field_types
 
 _MATCH_COUNT = "match_count"
 _STATELESS = frozenset(

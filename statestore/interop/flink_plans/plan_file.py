@@ -1,4 +1,8 @@
-"""Read a compiled plan of Flink SQL, the JSON that ``COMPILE PLAN`` writes."""
+"""Read a compiled plan of Flink SQL, the JSON that ``COMPILE PLAN`` writes, and record it.
+
+A checkpoint whose states began with tables for a compiled plan has the plan as broadcast state of
+the operator ``flink-plan``. An export needs it to write the states with the plan's types.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
+
 from statestore.errors import (
     CorruptionError,
     FormatVersionError,
     InvalidArgumentError,
     NotFoundError,
+    SchemaMismatchError,
     StateNotFoundError,
     UnsupportedTypeError,
 )
+from statestore.format.manifest import Manifest
 from statestore.interop.flink_plans.layouts import PlanState
 from statestore.interop.flink_plans.operators import has_known_states, is_stateless, operator_states
-from statestore.interop.flink_plans.plan_nodes import PlanNode
-from statestore.interop.flink_plans.plan_types import PlanField, parse_row_type
+from statestore.interop.flink_plans.plan_types import PlanField, PlanNode, parse_row_type
 from statestore.jobgraph.operators import operator_id
 from statestore.parsing import parse_json
+from statestore.restore.restored import RestoredCheckpoint
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import open_storage
 
 UID_FORMAT = "<id>_<transformation>"
@@ -45,6 +54,14 @@ _TRANSFORMATIONS = {
 """The names in uids of operators that keep state, if they are not those of their types."""
 
 _EXCHANGE = "stream-exec-exchange"
+
+PLAN_RECORD = "flink-plan"
+"""The operator that holds the record."""
+
+_PLAN = "plan"
+_FIELDS = pa.schema(
+    [pa.field(name, pa.string()) for name in ("place", "digest", "uid_format", "outline")]
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,3 +319,41 @@ def _refuse_repeated_uids(operators: tuple[PlanOperator, ...], place: str) -> No
         raise InvalidArgumentError(
             f"two operators of {place} have the uid {repeated!r}: the uid format must have <id>"
         )
+
+
+def write_plan_record(checkpoint: CheckpointWriter, plan: FlinkPlan) -> None:
+    """Write the record into a checkpoint."""
+    row = {name: getattr(plan, name) for name in _FIELDS.names}
+    checkpoint.write_broadcast(PLAN_RECORD, _PLAN, pa.Table.from_pylist([row], _FIELDS))
+
+
+def has_plan(manifest: Manifest) -> bool:
+    """Return whether a checkpoint has the record of a plan."""
+    return any(entry.state.uid == PLAN_RECORD for entry in manifest.operator)
+
+
+def read_plan_record(restored: RestoredCheckpoint) -> FlinkPlan | None:
+    """Return the plan for which states of a checkpoint were made; None without a record.
+
+    Of the plan's JSON it has only the ``outline``.
+    """
+    if not has_plan(restored.manifest):
+        return None
+    row: dict[str, Any]
+    (row,) = restored.operator_state(PLAN_RECORD, _PLAN).subtask(0)
+    plan = parse_flink_plan(row["outline"].encode(), row["place"], uid_format=row["uid_format"])
+    return FlinkPlan(
+        plan.place, plan.version, row["digest"], plan.uid_format, plan.operators, plan.outline
+    )
+
+
+def refuse_other_plan(stored: FlinkPlan | None, plan: FlinkPlan, store: str) -> None:
+    """Raise SchemaMismatchError if the states of a store were made for another plan."""
+    if stored is None or (stored.digest, stored.uid_format) == (plan.digest, plan.uid_format):
+        return
+    raise SchemaMismatchError(
+        f"{store} has states for the plan {stored.place} of Flink {stored.version} with the digest "
+        f"{stored.digest:.12}, but {plan.place} of Flink {plan.version} has the digest "
+        f"{plan.digest:.12}: its operators can have other uids and layouts. Use the plan of the "
+        "store, or begin a new store for the new plan"
+    )

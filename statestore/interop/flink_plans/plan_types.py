@@ -1,11 +1,15 @@
-"""The column types in a compiled plan: Flink writes a type as SQL text, or as a JSON object."""
+"""The nodes of a compiled plan, and their column types.
+
+A node is an operator, with its properties in the plan and its input rows. Flink writes a type as
+SQL text, or as a JSON object.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from statestore.errors import CorruptionError, InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
@@ -18,6 +22,8 @@ _QUOTES = "`'"
 _TIMESTAMPS = {
     "TIMESTAMP_WITHOUT_TIME_ZONE": "TIMESTAMP", "TIMESTAMP_WITH_LOCAL_TIME_ZONE": "TIMESTAMP_LTZ",
 }  # fmt: skip
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -120,3 +126,109 @@ def _parse_object_type(name: str, root: str, field_type: Mapping[str, Any]) -> P
     text = f"{_TIMESTAMPS[root]}({precision})"
     is_proctime = field_type.get("kind") == "PROCTIME"
     return PlanField(name, f"{text}{suffix}", _parse_type(f"{text}{suffix}"), is_proctime)
+
+
+@dataclass(frozen=True)
+class PlanNode:
+    """A node.
+
+    ``name`` is the type without its version, such as ``stream-exec-join``. ``inputs`` are the
+    rows of each input. ``is_single`` is true if all rows of an input go to one subtask. ``where``
+    is the place in the plan, for messages.
+    """
+
+    id: int
+    name: str
+    version: str
+    data: Mapping[str, Any]
+    inputs: tuple[tuple[PlanField, ...], ...]
+    is_single: bool
+    where: str
+
+    def value(self, name: str, value_type: type[T]) -> T:
+        """Return a member of the node; CorruptionError if it is missing or of another type."""
+        value = self.data.get(name)
+        if not isinstance(value, value_type) or (value_type is int and isinstance(value, bool)):
+            raise self.error(f"has no valid {name!r}: {value!r:.100}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Return a member that is true or false, false if it is missing."""
+        return self.data.get(name) is not None and self.value(name, bool)
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """Return a member that is a list of whole numbers."""
+        return self._check_numbers(self.value(name, list), name)
+
+    def number_lists(self, name: str) -> tuple[tuple[int, ...], ...]:
+        """Return a member that is a list of lists of whole numbers, empty if it is missing."""
+        if self.data.get(name) is None:
+            return ()
+        return tuple(self._check_numbers(part, name) for part in self.value(name, list))
+
+    def flags(self, name: str) -> tuple[bool, ...]:
+        """Return a member that is a list of values that are true or false."""
+        values = self.value(name, list)
+        if not all(isinstance(value, bool) for value in values):
+            raise self.error(f"has no valid {name!r}: {values!r:.100}")
+        return tuple(values)
+
+    def row(self, name: str) -> tuple[PlanField, ...]:
+        """Return the fields of a member that is a row type."""
+        return parse_row_type(self.data.get(name), f"{name!r} of {self.where}")
+
+    def member(self, name: str) -> PlanNode:
+        """Return an object within the node, with its members."""
+        data = self.value(name, dict)
+        where = f"{name!r} of {self.where}"
+        return PlanNode(self.id, self.name, self.version, data, self.inputs, self.is_single, where)
+
+    def members(self, name: str) -> tuple[PlanNode, ...]:
+        """Return the objects of a list within the node."""
+        return tuple(
+            PlanNode(
+                self.id,
+                self.name,
+                self.version,
+                {name: item},
+                self.inputs,
+                self.is_single,
+                self.where,
+            ).member(name)
+            for item in self.value(name, list)
+        )
+
+    def input(self, number: int = 0) -> tuple[PlanField, ...]:
+        """Return the fields of an input."""
+        if number >= len(self.inputs):
+            raise self.error(f"has {len(self.inputs)} inputs, but needs {number + 1}")
+        return self.inputs[number]
+
+    def select(self, fields: Sequence[T], indexes: Sequence[int], name: str) -> tuple[T, ...]:
+        """Return fields by their indexes, which the member ``name`` has."""
+        if any(not 0 <= index < len(fields) for index in indexes):
+            raise self.error(f"has {name!r} with an index that its input does not have: {indexes}")
+        return tuple(fields[index] for index in indexes)
+
+    def error(self, text: str) -> CorruptionError:
+        """Return an error about the node."""
+        return CorruptionError(f"{self.where} {text}")
+
+    def _check_numbers(self, values: Any, name: str) -> tuple[int, ...]:
+        if not isinstance(values, list) or not all(type(value) is int for value in values):
+            raise self.error(f"has no valid {name!r}: {values!r:.100}")
+        return tuple(values)
+
+
+def field_types(fields: Sequence[PlanField]) -> tuple[LogicalType, ...]:
+    """Return the types of fields.
+
+    Raises UnsupportedTypeError, which names all fields that cannot be columns of a table.
+    """
+    unknown = [f"{field.name} {field.text}" for field in fields if field.type is None]
+    if unknown:
+        raise UnsupportedTypeError(
+            f"no column of a table has the type of {', '.join(unknown)}: only numbers, text, "
+            "bytes, booleans, dates, times and timestamps can be columns"
+        )
+    return tuple(field.type for field in fields if field.type is not None)

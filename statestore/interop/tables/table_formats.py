@@ -1,9 +1,10 @@
-"""Open a Parquet file or folder, a Delta table, or a CSV file."""
+"""Open a Parquet file or folder, a Delta table, a CSV file, or the result of a query of DuckDB."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,13 @@ from statestore.interop.tables.csv_reader import read_csv
 from statestore.interop.tables.delta_tables import open_delta
 from statestore.interop.tables.parquet_files import open_parquet
 from statestore.interop.tables.source_table import SourceTable, convert_text
+from statestore.restore.duck import (
+    duckdb,
+    error_text,
+    is_select,
+    run_interruptibly,
+    with_arrow_types,
+)
 from statestore.sources.table_files import TableFiles, find_table
 
 FORMATS = ("parquet", "delta", "csv")
@@ -21,6 +29,9 @@ FORMATS = ("parquet", "delta", "csv")
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _CSV = (".csv", *(f".csv{suffix}" for suffix in _CODECS))
+
+_BATCH_ROWS = 8192
+_SETTINGS = ("SET TimeZone = 'UTC'", "SET preserve_insertion_order = false")
 
 
 def open_table(
@@ -107,3 +118,53 @@ def _open_csv(place: str, files: TableFiles) -> SourceTable:
     with closing(read()) as batches:
         schema = next(batches).schema
     return SourceTable(place, schema, read, untyped=tuple(schema.names))
+
+
+def open_query(sql: str, *, types: Mapping[str, str] | None = None) -> SourceTable:
+    """Return the result of a SELECT of DuckDB, which may read files, as a table.
+
+    The query runs each time its rows are read. It can do whatever DuckDB can do in this process.
+
+    Args:
+        sql: the statement.
+        types: types of columns of text, as in :func:`open_table`.
+
+    Returns:
+        The table.
+
+    Raises:
+        InvalidArgumentError: if it is not a single SELECT, or fails.
+        MissingDependencyError: if DuckDB is not installed.
+    """
+    library = duckdb()
+
+    def read() -> Iterator[pa.RecordBatch]:
+        with _running(sql), closing(library.connect()) as connection:
+            rows = run_interruptibly(
+                lambda: _result(library, connection, sql).to_arrow_reader(_BATCH_ROWS),
+                connection.interrupt,
+            )
+            next_batch = partial(next, rows, None)
+            while (batch := run_interruptibly(next_batch, connection.interrupt)) is not None:
+                yield batch
+
+    with _running(sql), closing(library.connect()) as connection:
+        schema = _result(library, connection, sql).limit(0).to_arrow_table().schema
+    return convert_text(SourceTable(f"the query {sql!r:.200}", schema, read), types or {})
+
+
+def _result(library: Any, connection: Any, sql: str) -> Any:
+    for setting in _SETTINGS:
+        connection.execute(setting)
+    if not is_select(library, connection, sql):
+        raise InvalidArgumentError(f"{sql!r:.200} is not a single SELECT: pass one SELECT")
+    return with_arrow_types(connection.sql(sql.rstrip().rstrip(";")))
+
+
+@contextmanager
+def _running(sql: str) -> Iterator[None]:
+    library = duckdb()
+    try:
+        yield
+    except (library.Error, pa.ArrowException) as error:
+        raise InvalidArgumentError(f"cannot run {sql!r:.200}: {error_text(error)}") from error

@@ -47,8 +47,7 @@ from statestore.interop.flink_plans.layouts import (
     Seen,
     ValueLayout,
 )
-from statestore.interop.flink_plans.plan_file import parse_flink_plan
-from statestore.interop.flink_plans.plan_record import read_plan_record
+from statestore.interop.flink_plans.plan_file import parse_flink_plan, read_plan_record
 from statestore.parquet.writer import ParquetOptions
 from statestore.store import StateStore
 from tests.interop.flink.exporting.test_export_imported import entries

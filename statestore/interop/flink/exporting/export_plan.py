@@ -1,20 +1,21 @@
 """Plan an export: select operators, states and Flink types, and refuse unsupported ones.
 
 The plan uses only the state descriptions in the manifest. So types that Flink does not support are
-refused before anything is written.
+refused before anything is written. States that are left out are named, with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from statestore.errors import (
     InvalidArgumentError,
+    StateNotFoundError,
     UnsupportedTypeError,
 )
-from statestore.format.left_out import refuse_left_out
+from statestore.format.left_out import LeftOutState, left_out_text, refuse_left_out
 from statestore.format.manifest import Manifest
 from statestore.format.state import KeyedState, OperatorState
 from statestore.interop.flink.columns.state_columns import EntryForm
@@ -22,6 +23,7 @@ from statestore.interop.flink.exporting.column_plan import MODES, plan_keyed, pl
 from statestore.interop.flink.exporting.export_types import (
     ExportPlan,
     KeyedExport,
+    LeftOut,
     OperatorExport,
     OperatorStatePlan,
 )
@@ -33,13 +35,6 @@ from statestore.interop.flink.exporting.flink_versions import (
 from statestore.interop.flink.exporting.job_types import JobTypes, parse_job_types
 from statestore.interop.flink.exporting.planned_states import plan_planned, refuse_older_flink
 from statestore.interop.flink.exporting.scala_classes import list_collections, replace_scala_types
-from statestore.interop.flink.exporting.state_selection import (
-    find_views,
-    list_left_out,
-    refuse_unknown,
-    select_carried,
-    select_unwanted,
-)
 from statestore.interop.flink.importing.import_operators import element_columns
 from statestore.interop.flink.importing.import_record import (
     RECORD,
@@ -49,11 +44,11 @@ from statestore.interop.flink.importing.import_record import (
 )
 from statestore.interop.flink.importing.left_out_state import checkpoint_left_out
 from statestore.interop.flink.options import ANY_JOB, EVERYTHING, ExportSelection, FlinkTarget
+from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE
 from statestore.interop.flink.types.families.kryo import without_kryo_version
 from statestore.interop.flink.types.families.undecoded import plain_type
 from statestore.interop.flink_plans.layouts import PlanState
-from statestore.interop.flink_plans.plan_file import FlinkPlan
-from statestore.interop.flink_plans.plan_record import PLAN_RECORD
+from statestore.interop.flink_plans.plan_file import PLAN_RECORD, FlinkPlan
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import KeyGroupAssignment, default_max_parallelism
 from statestore.rows.column_types import arrow_schema
@@ -331,4 +326,88 @@ def _refuse_mixed(keyed: Sequence[KeyedExport]) -> None:
             raise UnsupportedTypeError(
                 f"{plan.state} and {other.state} would both be named {plan.flink.name!r} in Flink, "
                 "which allows one timer service per name; leave one of the two states out"
+            )
+
+
+def list_left_out(
+    known: Collection[tuple[str, str]],
+    unwanted: Collection[tuple[str, str]],
+    selected: Collection[str],
+    missing: Sequence[LeftOutState],
+) -> Iterator[LeftOut]:
+    """Yield the states that are not written: unwanted, not selected, or missing in the store."""
+    for uid, name in sorted(known):
+        if (uid, name) in unwanted or uid not in selected:
+            reason = "as requested" if (uid, name) in unwanted else "not selected"
+            yield LeftOut(uid, name, reason)
+    for state in missing:
+        if (state.operator, state.part) not in unwanted:
+            yield LeftOut(state.operator, state.part, state.reason)
+
+
+def select_carried(
+    operators: Sequence[LeftOutState], names: Collection[str], checkpoint_id: int
+) -> tuple[LeftOutState, ...]:
+    """Return the operators to copy; StateNotFoundError for a name that matches none of them."""
+    for name in names:
+        if not any(operator.is_named(name) for operator in operators):
+            raise StateNotFoundError(
+                f"no operator {name!r} can be carried unchanged from an imported savepoint; "
+                f"checkpoint {checkpoint_id} lacks these whole operators: "
+                f"{left_out_text(operators) or 'none'}"
+            )
+    return tuple(operator for operator in operators if any(map(operator.is_named, names)))
+
+
+def select_unwanted(
+    manifest: Manifest,
+    known: set[tuple[str, str]],
+    missing: Sequence[LeftOutState],
+    named: Collection[str],
+) -> set[tuple[str, str]]:
+    """Return the states of the checkpoint that the user asked to leave out.
+
+    The name of an already missing state selects nothing here. Raises StateNotFoundError for a name
+    that matches neither a state of the checkpoint nor a missing state.
+    """
+    unwanted = set()
+    for text in named:
+        matching = {
+            (uid, name)
+            for uid, name in known
+            if text in (uid, f"{uid}/{name}", manifest.operators.id_of(uid))
+        }
+        if not matching and not any(state.is_named(text) for state in missing):
+            stored = ", ".join(f"{uid}/{name}" for uid, name in sorted(known))
+            raise StateNotFoundError(
+                f"{text!r} cannot be left out because it does not exist: name an operator or "
+                f"OPERATOR/STATE. Checkpoint {manifest.checkpoint_id} lacks "
+                f"{left_out_text(missing) or 'nothing of its source'}; it has {stored}"
+            )
+        unwanted |= matching
+    return unwanted
+
+
+def find_views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut]:
+    """Return the offset states that an import added; their offsets are written to the splits."""
+    splits = {state.operator for state in record.states if state.name == SOURCE_READER_STATE}
+    imported = {(state.operator, state.state) for state in record.states}
+    return [
+        LeftOut(
+            uid,
+            name,
+            f"the offsets are written into the splits of {SOURCE_READER_STATE}",
+            is_written_elsewhere=True,
+        )
+        for uid, name in sorted(known - imported)
+        if uid in splits and name.startswith("offsets")
+    ]
+
+
+def refuse_unknown(uids: Sequence[str], operators: Collection[str] | None) -> None:
+    """Raise StateNotFoundError for an operator that the checkpoint does not have."""
+    for uid in operators or ():
+        if uid not in uids:
+            raise StateNotFoundError(
+                f"the checkpoint has no operator {uid!r}; it has {', '.join(uids)}"
             )

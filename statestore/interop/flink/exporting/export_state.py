@@ -59,7 +59,7 @@ from statestore.interop.flink.read.savepoint import parse_savepoint
 from statestore.interop.flink.read.savepoint_files import Places
 from statestore.interop.flink.write.canonical_writer import SavepointWriter
 from statestore.interop.flink.write.entries import key_group_bytes
-from statestore.interop.flink_plans.plan_record import read_plan_record
+from statestore.interop.flink_plans.plan_file import read_plan_record
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.storage import open_storage

@@ -20,7 +20,6 @@ from statestore.interop.spark.import_state import refuse_unsupported
 from statestore.interop.spark.location import PROVIDER, CheckpointLocation, provider_name
 from statestore.interop.spark.location_writer import check_shape
 from statestore.interop.spark.new_query.first_batch import plan_first_batch
-from statestore.interop.spark.new_query.join_sides import find_join_sides
 from statestore.interop.spark.new_query.source_positions import (
     SourcePosition,
     find_positions,
@@ -29,6 +28,7 @@ from statestore.interop.spark.new_query.source_positions import (
 from statestore.interop.spark.new_query.wanted_states import (
     PlannedPart,
     WantedState,
+    find_join_sides,
     list_wanted_states,
 )
 from statestore.interop.spark.operator_reader import SHUFFLE_PARTITIONS, Operator

@@ -21,8 +21,7 @@ from statestore.errors import (
 from statestore.interop.spark.new_query.planned_query import PlannedQuery, plan_query
 from statestore.interop.spark.new_query.table_fit import fit_table, refuse_unfit_rows
 from statestore.interop.spark.new_query.wanted_states import WantedState
-from statestore.interop.tables.duckdb_query import open_query
-from statestore.interop.tables.table_formats import open_table
+from statestore.interop.tables.table_formats import open_query, open_table
 from statestore.spark.session_settings import session_settings
 from tests.interop.spark.queries import events, stream
 
