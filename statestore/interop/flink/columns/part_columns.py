@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink.columns.part import NO_VALUE, Part, convert_column, no_columns
-from statestore.interop.flink.columns.store_types import insert_rows
+from statestore.interop.flink.columns.store_types import insert_rows, null_mask, split_seconds
 from statestore.interop.flink.metadata.logical_types import LogicalType
 from statestore.interop.flink.types.arrow_types import INSTANT, to_nanos
 from statestore.interop.flink.types.flink_types import (
@@ -73,7 +73,7 @@ def _to_stored(array: pa.Array, stored: pa.DataType) -> pa.Array:
         fields = [
             _to_stored(*pair) for pair in zip(array.flatten(), _field_types(stored), strict=True)
         ]
-        return pa.StructArray.from_arrays(fields, fields=list(stored), mask=_null_mask(array))
+        return pa.StructArray.from_arrays(fields, fields=list(stored), mask=null_mask(array))
     if pa.types.is_list(stored):
         return _replace_items(array, _to_stored(array.values, stored.value_type))
     try:
@@ -107,30 +107,20 @@ def _field_types(struct_type: pa.StructType) -> list[pa.DataType]:
 def _replace_items(array: pa.Array, items: pa.Array) -> pa.Array:
     """Return lists with the same number of other items."""
     offsets = pa.array(array.offsets.to_numpy(), pa.int32())  # Arrow takes no slice with a mask
-    return pa.ListArray.from_arrays(offsets, items, mask=_null_mask(array))
-
-
-def _null_mask(array: pa.Array) -> pa.Array | None:
-    return array.is_null() if array.null_count else None
-
-
-def _to_instants(array: pa.Array) -> pa.Array:
-    nanos = array.fill_null(0).to_numpy(zero_copy_only=False)
-    parts = [pa.array(nanos // _NANOS), pa.array((nanos % _NANOS).astype(np.int32))]
-    return pa.StructArray.from_arrays(parts, fields=list(INSTANT), mask=_null_mask(array))
+    return pa.ListArray.from_arrays(offsets, items, mask=null_mask(array))
 
 
 def _from_stored(array: pa.Array, data_type: pa.DataType) -> pa.Array:
     if array.type == data_type:
         return array
     if data_type == INSTANT:
-        return _to_instants(array)
+        return split_seconds(array, _NANOS)
     if pa.types.is_struct(data_type):
         fields = [
             _from_stored(*pair)
             for pair in zip(array.flatten(), _field_types(data_type), strict=True)
         ]
-        return pa.StructArray.from_arrays(fields, fields=list(data_type), mask=_null_mask(array))
+        return pa.StructArray.from_arrays(fields, fields=list(data_type), mask=null_mask(array))
     if pa.types.is_list(data_type):
         if len(array.flatten()) < len(array.values):  # a slice, with the items of other rows
             array = array.take(pa.array(np.arange(len(array))))

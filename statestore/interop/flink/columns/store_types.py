@@ -124,7 +124,7 @@ def _time_key(stored: pa.DataType, java: JavaType) -> Part:
         return Part(
             stored,
             Scalar(flink),
-            lambda array: _split_seconds(array.cast(pa.int64()), per),
+            lambda array: split_seconds(array.cast(pa.int64()), per),
             lambda array, stored: _join_seconds(array, per).cast(stored),
         )
     if name in _MILLIS:
@@ -246,8 +246,8 @@ def _nanos_type(data_type: pa.DataType) -> pa.DataType:
 
 def _to_instant(array: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(array.type):
-        return _split_seconds(array.cast(pa.int64()), _PER_SECOND[array.type.unit])
-    return _split_seconds(array.cast(pa.int64()), _NANOS)
+        return split_seconds(array.cast(pa.int64()), _PER_SECOND[array.type.unit])
+    return split_seconds(array.cast(pa.int64()), _NANOS)
 
 
 def _from_instant(array: pa.Array, stored: pa.DataType) -> pa.Array:
@@ -341,7 +341,7 @@ def null_mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
-def _split_seconds(whole: pa.Array, per: int) -> pa.Array:
+def split_seconds(whole: pa.Array, per: int) -> pa.Array:
     """Split whole numbers, with ``per`` units per second, into seconds and nanoseconds."""
     values = whole.fill_null(0).to_numpy(zero_copy_only=False)
     second, rest = np.divmod(values, per)
@@ -357,7 +357,7 @@ def _join_seconds(array: pa.Array, per: int) -> pa.Array:
 
 
 def _split_micros(array: pa.Array) -> pa.Array:
-    return _split_seconds(array.cast(pa.int64()), _MICROS)
+    return split_seconds(array.cast(pa.int64()), _MICROS)
 
 
 def _join_micros(array: pa.Array, stored: pa.DataType) -> pa.Array:

@@ -26,7 +26,6 @@ from statestore.interop.flink.exporting.export_types import KeyedExport, Operato
 from statestore.interop.flink.importing.import_record import ImportedState, SavepointRecord
 from statestore.interop.flink.metadata.handles import find_flink_major
 from statestore.interop.flink.options import FlinkTarget
-from statestore.interop.flink.read.keyed_states import Encoding
 from statestore.interop.flink.types.byte_slices import BYTES, Spans
 from statestore.interop.flink.types.decode import decode_values
 from statestore.interop.flink.types.families.base import nested_types
@@ -240,11 +239,7 @@ def _migrate_entries(raw: Spans, plan: KeyedExport) -> pa.Array:
     value = migrate_kryo(plan.flink.value)
     before = value if plan.read_value is None else migrate_kryo(plan.read_value)
     values = replace(plan.flink, value=before).decode(raw)
-
-    def write(part: str, array: pa.Array, flink_type: FlinkType, encode: Encoding) -> pa.Array:
-        return encode(array, flink_type)
-
-    return replace(plan.flink, value=value).encode_values(values, len(raw), write)
+    return replace(plan.flink, value=value).encode_values(values, len(raw))
 
 
 def migrate_elements(rows: pa.Table, plan: OperatorStatePlan) -> pa.Table:

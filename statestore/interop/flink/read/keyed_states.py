@@ -71,6 +71,11 @@ def write_part(array: pa.Array, flink_type: FlinkType) -> pa.Array:
     return flink_type.write(array)
 
 
+def encode_part(part: str, array: pa.Array, flink_type: FlinkType, encode: Encoding) -> pa.Array:
+    """Return the bytes of a part, which errors do not name."""
+    return encode(array, flink_type)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyParts:
     """The parts of the keys of entries, as columns or as the bytes of each.
@@ -191,7 +196,9 @@ class FlinkState:
         )
         return self.join_keys(prefix, parts)
 
-    def encode_values(self, values: pa.Array | None, count: int, write: PartWriter) -> pa.Array:
+    def encode_values(
+        self, values: pa.Array | None, count: int, write: PartWriter = encode_part
+    ) -> pa.Array:
         """Return the bytes of ``count`` values. Raises the errors of ``write``."""
         return write("value", values, self.value, write_part)
 
@@ -267,7 +274,9 @@ class ListState(FlinkState):
         """Return the lists as a column."""
         return decode_list(self.inner, values)
 
-    def encode_values(self, values: pa.Array | None, count: int, write: PartWriter) -> pa.Array:
+    def encode_values(
+        self, values: pa.Array | None, count: int, write: PartWriter = encode_part
+    ) -> pa.Array:
         """Return the bytes of ``count`` lists."""
         return write("value", values, self.inner, encode_list)
 
@@ -313,7 +322,9 @@ class MapState(FlinkState):
         """Return the values of map entries as a column."""
         return decode_map_values(self.inner, values)
 
-    def encode_values(self, values: pa.Array | None, count: int, write: PartWriter) -> pa.Array:
+    def encode_values(
+        self, values: pa.Array | None, count: int, write: PartWriter = encode_part
+    ) -> pa.Array:
         """Return the bytes of ``count`` values of map entries."""
         return write("value", values, NullableType(self.inner), write_part)
 
@@ -363,7 +374,9 @@ class TimerState(FlinkState):
     def decode(self, values: Spans) -> None:
         """Return None, because timers have no values."""
 
-    def encode_values(self, values: pa.Array | None, count: int, write: PartWriter) -> pa.Array:
+    def encode_values(
+        self, values: pa.Array | None, count: int, write: PartWriter = encode_part
+    ) -> pa.Array:
         """Return ``count`` empty values."""
         return pa.array([b""], BYTES).take(pa.array(np.zeros(count, np.int64)))
 
