@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.interop.flink.metadata.handles import OperatorHandles, SavepointMetadata, Subtask
-from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo, StateKind, prefix_bytes
+from statestore.interop.flink.read.canonical import HeaderKind, KeyedHeader, StateInfo, prefix_bytes
 from statestore.interop.flink.types.encode import encode_list
 from statestore.interop.flink.types.flink_types import (
     FlinkType,
@@ -93,7 +93,7 @@ def rows(found: dict[int, Values], most: int) -> Iterator[dict[str, Any]]:
         yield about | {"timer": "event", "time": one.time}
 
 
-def _state(name: str, kind: StateKind, value: FlinkType, form: str | None = None) -> StateInfo:
+def _state(name: str, kind: HeaderKind, value: FlinkType, form: str | None = None) -> StateInfo:
     if form is None:
         return StateInfo(name, kind, {}, {"VALUE_SERIALIZER": _snapshot(value)})
     serializers = {

@@ -66,7 +66,7 @@ _ENTRY = {"list": "position", "timers": "timestamp"}
 _PARTS = ("key", "namespace", "map_key", "value")
 
 Groups: TypeAlias = npt.NDArray[np.int32]
-Places: TypeAlias = npt.NDArray[np.intp]
+Begins: TypeAlias = npt.NDArray[np.intp]
 
 Names = Mapping[str, tuple[str, ...]]
 """Names of columns by part: ``key``, ``namespace``, ``map_key``, ``value`` and others."""
@@ -280,7 +280,7 @@ class StateColumns:
         columns[self.last_access] = from_millis(times, schema.field(self.last_access).type)
         return inner
 
-    def rows(self, table: pa.Table) -> tuple[SavepointRows, Places | None]:
+    def rows(self, table: pa.Table) -> tuple[SavepointRows, Begins | None]:
         """Return ordered rows of the store in the form of decoded Flink entries.
 
         The elements of a list become one list again. For entries that stay bytes, ``key`` and
@@ -357,13 +357,13 @@ class StateColumns:
             names.append(self.last_access)
         return list(dict.fromkeys(names))
 
-    def _list_begins(self, batch: pa.RecordBatch) -> Places:
+    def _list_begins(self, batch: pa.RecordBatch) -> Begins:
         """Return the position of the first row of each list."""
         names = [name for name in self._head_columns if name != self.last_access]
         return find_begins(batch.select(names))
 
 
-def find_begins(rows: pa.RecordBatch) -> Places:
+def find_begins(rows: pa.RecordBatch) -> Begins:
     """Return the positions of the rows that differ from the previous row."""
     hashes = row_hashes(rows)
     begins = np.concatenate([[True], hashes[1:] != hashes[:-1]])

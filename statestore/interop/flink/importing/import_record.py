@@ -33,8 +33,7 @@ from statestore.interop.flink.columns.state_columns import (
 )
 from statestore.interop.flink.importing.value_probes import set_kryo_parts, set_value_class
 from statestore.interop.flink.metadata.java_binary import i32
-from statestore.interop.flink.read.canonical import StateInfo
-from statestore.interop.flink.read.canonical import StateKind as FlinkKind
+from statestore.interop.flink.read.canonical import HeaderKind, StateInfo
 from statestore.interop.flink.read.keyed_states import FlinkState, keyed_state
 from statestore.interop.flink.read.unknown_snapshots import read_whole_snapshot
 from statestore.interop.flink.types.flink_types import KryoKeyType, KryoType
@@ -160,7 +159,7 @@ class ImportedState:
         }
         if not self.is_keyed:
             is_broadcast = self.sort == "broadcast"
-            kind: FlinkKind = "broadcast" if is_broadcast else "operator"
+            kind: HeaderKind = "broadcast" if is_broadcast else "operator"
         else:
             kind = "timers" if self.namespace_serializer is None else "keyed"
         return StateInfo(self.name, kind, self.options, serializers)

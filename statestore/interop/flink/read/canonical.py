@@ -37,8 +37,8 @@ _WRITTEN_BY = {3: "1.3", 4: "1.4 and 1.5", 5: "1.6"}
 _END_OF_GROUP = 0xFFFF
 _ONE_BYTE_GROUPS = 128
 
-StateKind = Literal["keyed", "operator", "broadcast", "timers", "asynchronous"]
-_KINDS: tuple[StateKind, ...] = ("keyed", "operator", "broadcast", "timers", "asynchronous")
+HeaderKind = Literal["keyed", "operator", "broadcast", "timers", "asynchronous"]
+_KINDS: tuple[HeaderKind, ...] = ("keyed", "operator", "broadcast", "timers", "asynchronous")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class StateInfo:
     """
 
     name: str
-    kind: StateKind
+    kind: HeaderKind
     options: Mapping[str, str]
     serializers: Mapping[str, SerializerSnapshot]
 
