@@ -13,8 +13,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Any, Literal, ParamSpec, TypeVar, Union, Unpack, get_args, get_origin
 
@@ -25,8 +24,6 @@ __all__ = ["checked", "checked_fields", "checked_methods"]
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=type)
-Check = Callable[[Any], bool]
-"""Whether a value is one of a type."""
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -49,18 +46,21 @@ def checked_fields(cls: C) -> C:
 def _checked(function: Callable[P, R], name: str) -> Callable[P, R]:
     """Return the function with its arguments checked; messages begin with ``name``."""
     signature = inspect.signature(function)
-    checks: dict[str, _Parameter] | None = None
+    types_of: dict[str, Any] | None = None
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        nonlocal checks
-        if checks is None:  # at the first call, all names in the signature are defined
-            checks = _checks(function, signature)
+        nonlocal types_of
+        if types_of is None:  # at the first call, all names in the signature are defined
+            types_of = dict(_annotations(signature, _Names(vars(sys.modules[function.__module__]))))
         arguments = dict(zip(signature.parameters, args, strict=False)) | kwargs
-        for parameter, check in checks.items():
-            if parameter in arguments and not check.holds(arguments[parameter]):
+        for parameter, value in arguments.items():
+            wrong = _first_wrong(types_of.get(parameter, Any), value, parameter)
+            if wrong is not None:
+                place, annotation, part = wrong
                 raise InvalidArgumentError(
-                    f"{name}: {check.problem(parameter, arguments[parameter])}"
+                    f"{name}: {place} must be of type {_text(annotation)}, not "
+                    f"{type(part).__name__}"
                 )
         try:
             return function(*args, **kwargs)
@@ -83,32 +83,6 @@ def checked_methods(cls: C) -> C:
         elif isinstance(member, classmethod):
             setattr(cls, name, classmethod(checked(member.__func__)))
     return cls
-
-
-@dataclass(frozen=True)
-class _Parameter:
-    """The check for a parameter, and its type."""
-
-    holds: Check
-    annotation: Any
-
-    def problem(self, name: str, value: Any) -> str:
-        """Describe why a value fails the check.
-
-        For a list, tuple or mapping, name the first wrong element and its place.
-        """
-        place, annotation, wrong = _first_wrong(self.annotation, value, name)
-        return f"{place} must be of type {_text(annotation)}, not {type(wrong).__name__}"
-
-
-def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, _Parameter]:
-    names = _Names(vars(sys.modules[function.__module__]))
-    checks = {}
-    for name, annotation in _annotations(signature, names):
-        check = _check_of(annotation)
-        if check is not None:
-            checks[name] = _Parameter(check, annotation)
-    return checks
 
 
 def _annotations(signature: inspect.Signature, names: _Names) -> Iterator[tuple[str, Any]]:
@@ -171,123 +145,78 @@ def _text(annotation: Any) -> str:
     return re.sub(r"(?:\w+\.)+", "", plain).replace(_Anything.__name__, "Any")
 
 
-def _check_of(annotation: Any) -> Check | None:
-    """Return the check for a type; None if any value is allowed."""
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
-        return _union_check([_check_of(part) for part in parts])
-    if annotation is None or annotation is type(None):
-        return lambda value: value is None
-    if origin is Literal:
-        return lambda value: isinstance(value, str) and value in parts
-    if isinstance(annotation, type) and origin is None:
-        return _class_check(annotation)
-    if origin is None or not isinstance(origin, type):
+_origin: Callable[[Any], Any] = cache(get_origin)
+_parts: Callable[[Any], tuple[Any, ...]] = cache(get_args)
+
+
+def _first_wrong(annotation: Any, value: Any, place: str) -> tuple[str, Any, Any] | None:
+    """Return the place, the expected type and the value of the first part that has a wrong type.
+
+    The part is ``value``, or one of its elements at any depth. None if all types are right.
+    """
+    if annotation is Any:
         return None
-    if issubclass(origin, Mapping):
-        return _mapping_check(*map(_check_of, parts))
-    if issubclass(origin, tuple):
-        return _tuple_check([_check_of(part) for part in parts])
-    if issubclass(origin, Iterable):
-        return _iterable_check(origin, _check_of(parts[0]))
-    return lambda value: isinstance(value, origin)
+    parts, itself = _parts(annotation), (place, annotation, value)
+    if _origin(annotation) in (Union, types.UnionType):
+        wrong_as = []
+        for part in parts:
+            if (wrong := _first_wrong(part, value, place)) is None:
+                return None
+            wrong_as.append(wrong)
+        return next((wrong for wrong in wrong_as if wrong[0] != place), itself)
+    if not _has_type(annotation, value):
+        return itself
+    for element in _elements(_origin(annotation), parts, value, place) if parts else ():
+        if (wrong := _first_wrong(*element)) is not None:
+            return wrong
+    return None
 
 
-def _union_check(checks: Sequence[Check | None]) -> Check | None:
-    if None in checks:
-        return None
-    known = [check for check in checks if check is not None]
-    return lambda value: any(check(value) for check in known)
-
-
-def _class_check(expected: type) -> Check | None:
-    if expected in (Any, object, _Anything) or getattr(expected, "_is_protocol", False):
-        return None
+def _has_type(annotation: Any, value: Any) -> bool:
+    """Return whether a value has a type that is not a union; its elements are not checked."""
+    expected = _origin(annotation) or annotation
+    if annotation is None:
+        return value is None
+    if expected is Literal:
+        return isinstance(value, str) and value in _parts(annotation)
+    if not isinstance(expected, type) or expected in (Any, object, _Anything):
+        return True
+    if getattr(expected, "_is_protocol", False):
+        return True
     if expected in (int, float):
         number: type = Integral if expected is int else Real
-        return lambda value: isinstance(value, number) and not isinstance(value, bool)
+        return isinstance(value, number) and not isinstance(value, bool)
     if issubclass(expected, os.PathLike):
-        return lambda value: isinstance(value, os.PathLike)
-    return lambda value: isinstance(value, expected)
-
-
-def _mapping_check(key: Check | None, item: Check | None) -> Check:
-    def check(value: Any) -> bool:
-        return isinstance(value, Mapping) and all(
-            (key is None or key(element)) and (item is None or item(value[element]))
-            for element in value
-        )
-
-    return check
-
-
-def _tuple_check(parts: Sequence[Check | None]) -> Check:
-    def check(value: Any) -> bool:
-        return (
-            isinstance(value, tuple | list)
-            and len(value) == len(parts)
-            and all(
-                part is None or part(element) for part, element in zip(parts, value, strict=True)
-            )
-        )
-
-    return check
-
-
-def _iterable_check(expected: type, element: Check | None) -> Check:
-    """A text is one value, and not a sequence of its letters."""
-
-    def check(value: Any) -> bool:
-        if not isinstance(value, expected) or isinstance(value, str | bytes | bytearray):
-            return False
-        return element is None or not isinstance(value, Collection) or all(map(element, value))
-
-    return check
-
-
-def _first_wrong(annotation: Any, value: Any, place: str) -> tuple[str, Any, Any]:
-    """Return the place, the expected type and the value of the first part of a wrong type.
-
-    ``value`` does not have the type ``annotation``. If it is a collection of the right kind, the
-    part is one of its elements, at any depth. Otherwise the part is ``value`` itself.
-    """
-    origin, parts = get_origin(annotation), get_args(annotation)
-    itself = (place, annotation, value)
-    if origin in (Union, types.UnionType):
-        found = [_first_wrong(part, value, place) for part in parts]
-        return next((wrong for wrong in found if wrong[0] != place), itself)
-    for part, element, at in _elements(origin, parts, value, place):
-        check = _check_of(part)
-        if check is not None and not check(element):
-            return _first_wrong(part, element, at)
-    return itself
+        return isinstance(value, os.PathLike)
+    if expected is tuple and _parts(annotation):
+        return isinstance(value, tuple | list) and len(value) == len(_parts(annotation))
+    if annotation is not expected and issubclass(expected, Iterable):
+        # A text is one value, and not a sequence of its letters.
+        return isinstance(value, expected) and not isinstance(value, str | bytes | bytearray)
+    return isinstance(value, expected)
 
 
 def _elements(
     origin: Any, parts: Sequence[Any], value: Any, place: str
 ) -> Iterator[tuple[Any, Any, str]]:
-    """Yield the expected type, the value and the place of each element of a collection.
-
-    Nothing is yielded if the collection does not have the type ``origin``.
-    """
-    if not isinstance(origin, type):
+    """Yield the expected type, the value and the place of each element of a collection."""
+    is_open = all(part is Any for part in parts)
+    if is_open or not isinstance(origin, type) or not isinstance(value, Collection):
         return
     if issubclass(origin, Mapping):
-        if isinstance(value, Mapping):
-            for key, item in value.items():
-                yield parts[0], key, f"a key of {place}"
-                yield parts[1], item, f"{place}[{key!r:.80}]"
+        for key, item in value.items():  # type: ignore[attr-defined]
+            yield parts[0], key, f"a key of {place}"
+            yield parts[1], item, f"{place}[{key!r:.80}]"
     elif issubclass(origin, tuple):
-        if isinstance(value, tuple | list) and len(value) == len(parts):
-            for index, (part, element) in enumerate(zip(parts, value, strict=True)):
-                yield part, element, f"{place}[{index}]"
-    elif issubclass(origin, Iterable) and isinstance(value, origin):
-        is_text = isinstance(value, str | bytes | bytearray)
-        if isinstance(value, Collection) and not is_text:
-            for index, element in enumerate(value):
-                is_ordered = isinstance(value, Sequence)
-                yield (
-                    parts[0],
-                    element,
-                    f"{place}[{index}]" if is_ordered else f"an element of {place}",
-                )
+        for index, (part, element) in enumerate(zip(parts, value, strict=True)):
+            yield part, element, f"{place}[{index}]"
+    elif issubclass(origin, Iterable):
+        elements: Iterable[tuple[int, Any]] = enumerate(value)
+        if not _parts(parts[0]):  # one element of each class is enough, which is faster
+            seen: dict[type, tuple[int, Any]] = {}
+            for index, element in elements:
+                seen.setdefault(type(element), (index, element))
+            elements = seen.values()
+        is_ordered = isinstance(value, Sequence)
+        for index, element in elements:
+            yield parts[0], element, f"{place}[{index}]" if is_ordered else f"an element of {place}"

@@ -1,316 +1,305 @@
-"""Charts of a store: Vega-Lite specifications of plain values, which the page's script draws.
+"""Draw charts as SVG for a page without a script.
 
-Each mark has a text (``description``) for screen readers, and tooltips with its values. Text has
-the color of the page around it, light or dark. The other colors are from Okabe and Ito's palette,
-which is suitable for color-blind readers.
+Shapes stretch with the page, and text keeps its size, so a chart is readable at any width. A
+column of a chart shows its values under the pointer. The page's style sheet has the colors.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final
+from itertools import groupby
+from typing import Final
 
+from statestore.display import count, duration, size, spans
 from statestore.extras import needs_extra
+from statestore.ui.key_group_flow import Flow, Label
 
 with needs_extra("ui", "the pages of a store"):
     from markupsafe import Markup
 
 __all__ = [
-    "HEAT_COLUMNS",
-    "Axis",
-    "Chart",
-    "bars",
-    "data_block",
-    "flow",
-    "heat",
-    "lines",
-    "phases",
+    "BINS",
+    "BYTES",
+    "DURATION",
+    "HIGH",
+    "LOW",
+    "NUMBER",
+    "SHARE",
+    "Column",
+    "Unit",
+    "draw_bars",
+    "draw_flow",
+    "draw_lines",
+    "draw_skyline",
 ]
 
-Rows = Sequence[Mapping[str, Any]]
+HIGH: Final = 190
+"""The height of a large chart in pixels."""
 
-HEAT_COLUMNS: Final = 64
-COLORS: Final = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-    "#B3A125",
-    "#999999",
-)
-_BYTES: Final = {"format": "~s"}
-_CONFIG: Final = {
-    "background": "transparent",
-    "font": "system-ui, sans-serif",
-    "view": {"stroke": None},
-    "range": {"category": list(COLORS)},
-    "axis": {
-        "labelColor": "currentColor",
-        "titleColor": "currentColor",
-        "domainColor": "currentColor",
-        "tickColor": "currentColor",
-        "gridColor": "currentColor",
-        "gridOpacity": 0.15,
-    },
-    "legend": {"labelColor": "currentColor", "titleColor": "currentColor", "orient": "top"},
-    "text": {"fill": "currentColor"},
-}
-_DAY_MS: Final = 86_400_000
+LOW: Final = 90
+"""The height of a small chart in pixels."""
 
+BINS: Final = 128
+"""The largest number of steps in a picture of key groups."""
 
-class Axis(StrEnum):
-    """The horizontal axis of a chart over checkpoints.
-
-    ``CHECKPOINTS`` has the same distance between all checkpoints, with the id and time of each.
-    ``TIME`` is proportional to the time.
-    """
-
-    CHECKPOINTS = "checkpoints"
-    TIME = "time"
+_COLORS: Final = 8
+_LABELS: Final = 9
+_FEW: Final = (0, 4, 8)  # the labels that a phone has room for
+_LINE_PX: Final = 15
 
 
 @dataclass(frozen=True)
-class Chart:
-    """A Vega-Lite specification without a width, and a name for it."""
+class Unit:
+    """How values are written, and the values at which a larger unit begins."""
 
-    name: str
-    spec: Mapping[str, Any]
-
-
-def data_block(chart: Chart) -> Markup:
-    """Return a chart as data in HTML; the page's script draws it as wide as the page."""
-    text = json.dumps({**chart.spec, "width": "container"}).replace("<", "\\u003c")
-    block = '<div class="chart" id="chart-{}"><script type="application/json">{}</script></div>'
-    return Markup(block).format(chart.name, Markup(text))
+    text: Callable[[float], str]
+    steps: tuple[int, ...] = (1,)
+    is_whole: bool = True
 
 
-def phases(rows: Rows, order: Sequence[str], marks: Rows, axis: Axis) -> Chart:
-    """Return durations stacked by phase.
+BYTES: Final = Unit(lambda value: size(round(value)))
+DURATION: Final = Unit(
+    lambda value: duration(round(value)), (1, 1_000, 60_000, 3_600_000, 86_400_000)
+)
+NUMBER: Final = Unit(lambda value: count(round(value)))
+SHARE: Final = Unit(lambda value: f"{100 * value:.3g} %", is_whole=False)
 
-    The height of a bar is the sum of its phases, so phases must not overlap. Rows have
-    ``checkpoint``, ``at``, ``phase``, ``ms``, ``shown`` and ``text``. ``marks`` are savepoints and
-    pins with ``checkpoint``, ``at``, ``held`` and ``text``. They are drawn below the bars.
+
+@dataclass(frozen=True)
+class Column:
+    """A checkpoint on the horizontal axis, with a value for each series.
+
+    ``short_time`` is the time on the axis. ``mark`` is the text of a mark below the column, empty
+    without a mark.
     """
-    times = [row["at"] for row in rows]
-    ordered = [row | {"order": order.index(row["phase"])} for row in map(dict, rows)]
-    stacked = {
-        "data": {"values": _with_labels(ordered)},
-        "mark": "bar",
-        "encoding": {
-            "x": _horizontal(axis, times),
-            "y": {"field": "ms", "type": "quantitative", "title": "duration, ms"},
-            "color": {"field": "phase", "type": "nominal", "sort": list(order), "title": "phase"},
-            "order": {"field": "order"},
-            **_hover("phase", "shown", shown="duration"),
-        },
-    }
-    held = {
-        "data": {"values": _with_labels(marks)},
-        "mark": {
-            "type": "point",
-            "shape": "diamond",
-            "filled": True,
-            "size": 90,
-            "color": "#D55E00",
-        },
-        "encoding": {
-            "x": _horizontal(axis, times),
-            "y": {"datum": 0},
-            **_hover("held", held="held by"),
-        },
-    }
-    layers = [stacked, held] if marks else [stacked]
-    return Chart("phases", _framed({"height": 220, "layer": layers}))
+
+    label: str
+    short_time: str
+    time: str
+    values: Mapping[str, float]
+    mark: str = ""
 
 
-def bars(name: str, rows: Rows, title: str, axis: Axis, *, is_share: bool = False) -> Chart:
-    """Return a bar for each checkpoint.
+def draw_bars(
+    columns: Sequence[Column], series: Sequence[str], unit: Unit, name: str, height: int = HIGH
+) -> Markup:
+    """Return a bar for each column, in which the values of the series are stacked."""
+    scale = _Scale(max(sum(column.values.values()) for column in columns), unit, height)
+    shapes = []
+    for place, column in enumerate(columns):
+        below, paths = 0.0, Markup()
+        for number, one in enumerate(series):
+            if value := column.values.get(one, 0):
+                path = f"M{place}.1 {_px(scale.y(below))}h.8V{_px(scale.y(below + value))}h-.8z"
+                paths += Markup('<path class="c{}" d="{}"/>').format(number % _COLORS, path)
+                below += value
+        shapes.append(_hover(place, height, _text_of(column, series, unit), paths))
+    picture = _plot(scale, len(columns), shapes, _axis(columns), name, _marks(columns, height))
+    return (_legend(series) if len(series) > 1 else Markup("")) + picture
 
-    Rows have ``checkpoint``, ``at``, ``value``, ``shown`` and ``text``. If they have a ``part``,
-    the parts of a checkpoint are stacked.
+
+def draw_lines(columns: Sequence[Column], series: Sequence[str], unit: Unit, name: str) -> Markup:
+    """Return a line for each series; it has a gap at columns without a value."""
+    most = max(max(column.values.values(), default=0) for column in columns)
+    scale = _Scale(most, unit, HIGH)
+    shapes = []
+    for number, one in enumerate(series):
+        path = ""
+        known = [(place, column.values.get(one)) for place, column in enumerate(columns)]
+        for is_known, run in groupby(known, lambda point: point[1] is not None):
+            if is_known:
+                points = [f"{place}.5 {_px(scale.y(value or 0))}" for place, value in run]
+                path += f"M{points[0]}h0" + "".join(f"L{point}" for point in points[1:])
+        line = Markup('<path class="line c{}" d="{}"/>')
+        shapes.append(line.format(number % _COLORS, path))
+    shapes += [
+        _hover(place, HIGH, _text_of(column, series, unit)) for place, column in enumerate(columns)
+    ]
+    return _legend(series) + _plot(scale, len(columns), shapes, _axis(columns), name)
+
+
+def draw_skyline(values: Sequence[int], unit: Unit, name: str) -> Markup:
+    """Return the value of each key group from left to right, and a line at their mean.
+
+    If there are too many key groups, each step of the picture is as high as the largest of its key
+    groups.
     """
-    has_parts = any("part" in row for row in rows)
-    parts = {"color": {"field": "part", "type": "nominal", "sort": None, "title": None}}
-    return Chart(
-        name,
-        _framed(
-            {
-                "height": 130,
-                "data": {"values": _with_labels(rows)},
-                "mark": {"type": "bar", "color": COLORS[2]},
-                "encoding": {
-                    "x": _horizontal(axis, [row["at"] for row in rows]),
-                    "y": {
-                        "field": "value",
-                        "type": "quantitative",
-                        "title": title,
-                        "axis": {"format": "~%"} if is_share else _BYTES,
-                    },
-                    **(parts if has_parts else {}),
-                    **_hover(*(["part"] if has_parts else []), "shown", shown=title),
-                },
-            }
-        ),
-    )
+    parts = spans(len(values), BINS)
+    scale = _Scale(max(values), unit, LOW)
+    heights = [_px(scale.y(max(values[part.start : part.stop]))) for part in parts]
+    path = f"M0 {LOW}" + "".join(f"V{height}h1" for height in heights) + f"V{LOW}z"
+    mean = _px(scale.y(sum(values) / len(values)))
+    shapes = [
+        Markup('<path class="c0" d="{}"/><path class="mean" d="M0 {}H{}"/>').format(
+            path, mean, len(parts)
+        )
+    ]
+    last = len(values) - 1
+    places = {0.0: 0, 0.5: last // 2, 1.0: last} if last else {0.0: 0}
+    axis = [_AxisLabel(place, (count(group),)) for place, group in places.items()]
+    return _plot(scale, len(parts), shapes, axis, name)
 
 
-def lines(
+def draw_flow(drawn: Flow, name: str) -> Markup:
+    """Return bands of key groups from the old subtasks (left) to the new ones (right)."""
+    most = max(len(drawn.old), len(drawn.new))
+    height = min(60 + 16 * most, 420)
+    bands = []
+    for band in drawn.bands:
+        (a, b), (c, d) = ([_px(height * end) for end in ends] for ends in (band.left, band.right))
+        path = f"M0 {a}C50 {a} 50 {c} 100 {c}V{d}C50 {d} 50 {b} 0 {b}z"
+        kind = "moves" if band.moves else "stays"
+        bands.append(
+            Markup('<path class="{}" d="{}"><title>{}</title></path>').format(kind, path, band.text)
+        )
+    names = [*_side(drawn.old, "left", height), *_side(drawn.new, "right", height)]
+    legend = Markup('<ul class="legend"><li class="stays">stays</li><li class="moves">moves</li>')
+    return legend + Markup(
+        '</ul><div class="plot flow"><svg role="img" aria-label="{}" height="{}">'
+        '<svg viewBox="0 0 100 {}" preserveAspectRatio="none" width="100%" height="{}">{}</svg>'
+        "{}</svg></div>"
+    ).format(name, height, height, height, _joined(bands), _joined(names))
+
+
+def _side(labels: Sequence[Label], side: str, height: int) -> Iterable[Markup]:
+    """Yield the numbers of subtasks at one side, as many as there is room for."""
+    every = math.ceil(len(labels) * _LINE_PX / height)
+    x = "0" if side == "left" else "100%"
+    for label in labels[::every]:
+        yield Markup('<text class="{}" x="{}" y="{}" dy="4">{}</text>').format(
+            side, x, _px(height * label.height), label.subtask
+        )
+
+
+class _Scale:
+    """Rounded values of a vertical axis, and the place of each value."""
+
+    def __init__(self, most: float, unit: Unit, height: int) -> None:
+        self.unit, self.height = unit, height
+        base = max((step for step in unit.steps if step <= most), default=unit.steps[0])
+        step = base * _rounded_up(max(most, 0.001) / base / (height / 45))
+        if unit.is_whole:
+            step = max(step, 1)
+        self.ticks = [step * number for number in range(math.ceil(most / step) + 1)]
+        if len(self.ticks) == 1:
+            self.ticks.append(step)
+
+    def y(self, value: float) -> float:
+        """Return the distance of a value from the top."""
+        return self.height * (1 - value / self.ticks[-1])
+
+
+def _rounded_up(value: float) -> float:
+    """Return 1, 2 or 5 times a power of ten, at least as large as the value."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= value * 0.999)
+
+
+@dataclass(frozen=True)
+class _AxisLabel:
+    """The lines of a label below a share of the width; ``is_extra`` if a phone has no room."""
+
+    place: float
+    lines: tuple[str, ...]
+    is_extra: bool = False
+
+
+def _axis(columns: Sequence[Column]) -> list[_AxisLabel]:
+    """Return evenly spaced labels of columns."""
+    last = len(columns) - 1
+    few = min(len(columns), _LABELS)
+    chosen = [round(number * last / max(few - 1, 1)) for number in range(few)]
+    always = {round(number * last / (_LABELS - 1)) for number in _FEW}
+    return [
+        _AxisLabel(
+            (place + 0.5) / len(columns),
+            (columns[place].label, columns[place].short_time),
+            is_extra=place not in always,
+        )
+        for place in chosen
+    ]
+
+
+def _marks(columns: Sequence[Column], height: int) -> Iterable[Markup]:
+    """Yield a diamond at the foot of each marked column."""
+    for place, column in enumerate(columns):
+        if column.mark:
+            yield Markup(
+                '<text class="mark" x="{}%" y="{}" dy="4">◆<title>{}</title></text>'
+            ).format(_percent((place + 0.5) / len(columns)), height, column.mark)
+
+
+def _plot(
+    scale: _Scale,
+    columns: int,
+    shapes: Iterable[Markup],
+    axis: Sequence[_AxisLabel],
     name: str,
-    rows: Rows,
-    title: str,
-    axis: Axis,
-    *,
-    ahead: Rows = (),
-    number_format: str = "~s",
-) -> Chart:
-    """Return a line for each state.
-
-    Rows have ``checkpoint``, ``at``, ``state``, ``value``, ``shown`` and ``text``. Rows of
-    ``ahead`` continue a line with a dashed one inside an area: they have ``at``, ``state``,
-    ``value``, ``low``, ``high`` and ``text``, and require the axis of time.
-    """
-    x = _horizontal(axis, [row["at"] for row in (*rows, *ahead)])
-    y = {"type": "quantitative", "title": title, "axis": {"format": number_format}}
-    color = {"field": "state", "type": "nominal", "sort": None, "title": "state"}
-    known = {
-        "data": {"values": _with_labels(rows)},
-        "mark": {"type": "line", "point": {"size": 50}},
-        "encoding": {
-            "x": x,
-            "y": {"field": "value", **y},
-            "color": color,
-            **_hover("state", "shown", shown=title),
-        },
-    }
-    layers = [known, *(_ahead_layers(ahead, x, y, color) if ahead else [])]
-    spec = {"layer": layers} if ahead else known
-    return Chart(name, _framed({"height": 200, **spec}))
-
-
-def _ahead_layers(
-    ahead: Rows, x: Mapping[str, Any], y: Mapping[str, Any], color: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Return the layers of an area and a dashed line."""
-    values = {"values": list(map(dict, ahead))}
-    text = {"description": {"field": "text"}, "tooltip": {"field": "text"}}
-    area = {
-        "data": values,
-        "mark": {"type": "area", "opacity": 0.15},
-        "encoding": {
-            "x": x,
-            "y": {"field": "low", **y},
-            "y2": {"field": "high"},
-            "color": color,
-            **text,
-        },
-    }
-    dashed = {
-        "data": values,
-        "mark": {"type": "line", "strokeDash": [5, 4]},
-        "encoding": {"x": x, "y": {"field": "value", **y}, "color": color, **text},
-    }
-    return [area, dashed]
-
-
-def heat(rows: Rows, what: str) -> Chart:
-    """Return a cell for each row of ``column``, ``line``, ``value`` and ``text``."""
-    lines = max((row["line"] for row in rows), default=0) + 1
-    return Chart(
-        f"heat-{what}",
-        _framed(
-            {
-                "height": max(14 * lines, 14),
-                "data": {"values": list(map(dict, rows))},
-                "mark": {"type": "rect", "stroke": "currentColor", "strokeOpacity": 0.1},
-                "encoding": {
-                    "x": {"field": "column", "type": "ordinal", "axis": None},
-                    "y": {"field": "line", "type": "ordinal", "axis": None},
-                    "color": {
-                        "field": "value",
-                        "type": "quantitative",
-                        "title": what,
-                        "scale": {"scheme": "viridis"},
-                        "legend": {"format": "~s", "direction": "horizontal"},
-                    },
-                    "description": {"field": "text"},
-                    "tooltip": {"field": "text"},
-                },
-            }
-        ),
+    marks: Iterable[Markup] = (),
+) -> Markup:
+    """Return shapes with their axes. One unit of the shapes is a column wide and a pixel high."""
+    height = scale.height
+    ticks = [
+        Markup('<text class="tick" x="-8" y="{}" dy="4">{}</text>').format(
+            _px(scale.y(tick)), scale.unit.text(tick)
+        )
+        for tick in scale.ticks
+    ]
+    labels = [
+        Markup('<text class="{}" x="{}%" y="{}">{}</text>').format(
+            "label extra" if label.is_extra else "label",
+            _percent(label.place),
+            height + 3 + _LINE_PX * number,
+            line,
+        )
+        for label in axis
+        for number, line in enumerate(label.lines, start=1)
+    ]
+    grid = "".join(f"M0 {_px(scale.y(tick))}H{columns}" for tick in scale.ticks)
+    below = 8 + _LINE_PX * max(len(label.lines) for label in axis)
+    return Markup(
+        '<div class="plot"><svg role="img" aria-label="{}" height="{}">'
+        '<svg viewBox="0 0 {} {}" preserveAspectRatio="none" width="100%" height="{}">'
+        '<path class="grid" d="{}"/>{}</svg>{}</svg></div>'
+    ).format(
+        name,
+        height + below,
+        columns,
+        height,
+        height,
+        grid,
+        _joined(shapes),
+        _joined([*ticks, *labels, *marks]),
     )
 
 
-def flow(name: str, bands: Rows, labels: Rows, height: int) -> Chart:
-    """Return a chart of bands from left to right.
-
-    Rows of ``bands`` have ``band``, ``x`` (0 to 1), ``low``, ``high``, ``moves`` and ``text``. Rows
-    of ``labels`` have ``x``, ``y`` and ``label``.
-    """
-    x = {"field": "x", "type": "quantitative", "axis": None, "scale": {"domain": [-0.12, 1.12]}}
-    y: dict[str, Any] = {"type": "quantitative", "axis": None, "scale": {"reverse": True}}
-    areas = {
-        "data": {"values": list(map(dict, bands))},
-        "mark": {"type": "area", "opacity": 0.75, "stroke": "currentColor", "strokeWidth": 0.3},
-        "encoding": {
-            "x": x,
-            "y": {"field": "low", **y},
-            "y2": {"field": "high"},
-            "detail": {"field": "band"},
-            "color": {
-                "field": "moves",
-                "title": None,
-                "scale": {"domain": ["stays", "moves"], "range": [COLORS[0], COLORS[1]]},
-            },
-            "description": {"field": "text"},
-            "tooltip": {"field": "text"},
-        },
-    }
-    names = {
-        "data": {"values": list(map(dict, labels))},
-        "mark": {"type": "text", "fontSize": 11},
-        "encoding": {"x": x, "y": {"field": "y", **y}, "text": {"field": "label"}},
-    }
-    return Chart(name, _framed({"height": height, "layer": [areas, names]}))
+def _hover(place: int, height: int, text: str, paths: str = "") -> Markup:
+    """Return a column with its shapes, which shows a text under the pointer."""
+    return Markup('<g><title>{}</title><path class="hit" d="M{} 0h1v{}h-1z"/>{}</g>').format(
+        text, place, height, paths
+    )
 
 
-def _with_labels(rows: Rows) -> list[dict[str, Any]]:
-    """Return rows with their id and time in one value, from which the axis makes two lines."""
-    return [{**row, "label": f"{row['checkpoint']}|{row['at']}"} for row in rows]
+def _text_of(column: Column, series: Sequence[str], unit: Unit) -> str:
+    values = [f"{one}: {unit.text(column.values[one])}" for one in series if one in column.values]
+    return "\n".join([f"checkpoint {column.label}, {column.time}", *values])
 
 
-def _horizontal(axis: Axis, times: Sequence[int]) -> dict[str, Any]:
-    """Return the encoding of the horizontal axis; labels are in the reader's time zone."""
-    is_long = bool(times) and max(times) - min(times) > _DAY_MS
-    form = "%b %d, %H:%M" if is_long else "%H:%M:%S"
-    if axis is Axis.TIME:
-        marks = {"format": form, "labelOverlap": True}
-        return {"field": "at", "type": "temporal", "title": "time", "axis": marks}
-    time = f"timeFormat(toNumber(split(datum.value, '|')[1]), '{form}')"
-    return {
-        "field": "label",
-        "type": "ordinal",
-        "sort": None,
-        "title": "checkpoint, and its time",
-        "axis": {
-            "labelAngle": 0,
-            "labelOverlap": True,
-            "labelExpr": f"[split(datum.value, '|')[0], {time}]",
-        },
-    }
+def _legend(series: Sequence[str]) -> Markup:
+    item = Markup('<li class="c{}">{}</li>')
+    items = [item.format(number % _COLORS, one) for number, one in enumerate(series)]
+    return Markup('<ul class="legend">{}</ul>').format(_joined(items))
 
 
-def _hover(*names: str, **titles: str) -> dict[str, Any]:
-    """Return the texts of a mark: its description, and its checkpoint, time and fields on hover."""
-    time = {"field": "at", "type": "temporal", "title": "time", "format": "%Y-%m-%d %H:%M:%S"}
-    own = [{"field": name, "type": "nominal", "title": titles.get(name, name)} for name in names]
-    checkpoint = {"field": "checkpoint", "type": "nominal", "title": "checkpoint"}
-    return {"description": {"field": "text"}, "tooltip": [checkpoint, time, *own]}
+def _joined(parts: Iterable[Markup]) -> Markup:
+    return Markup("").join(parts)
 
 
-def _framed(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**spec, "autosize": {"type": "fit-x", "contains": "padding"}, "config": _CONFIG}
+def _px(value: float) -> str:
+    return f"{round(value, 1):g}"
+
+
+def _percent(share: float) -> str:
+    return f"{round(100 * share, 2):g}"
