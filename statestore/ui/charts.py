@@ -1,18 +1,19 @@
-"""Draw charts as SVG for a page without a script.
+"""Draw charts as SVG, for pages and reports.
 
 Shapes stretch with the page, and text keeps its size, so a chart is readable at any width. A
-column of a chart shows its values under the pointer. The page's style sheet has the colors.
+column of a chart shows its values under the pointer. The style sheet ``charts.css`` has the colors.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import groupby, pairwise
 from typing import Final
 
-from statestore.display import count, duration, size, spans
+from statestore.display import count, duration, size, spans, when
 from statestore.extras import needs_extra
 from statestore.ui.key_group_flow import Flow, Label
 
@@ -27,7 +28,11 @@ __all__ = [
     "LOW",
     "NUMBER",
     "SHARE",
+    "TIMES",
+    "Ahead",
+    "Axis",
     "Column",
+    "Picture",
     "Unit",
     "draw_bars",
     "draw_flow",
@@ -48,6 +53,8 @@ _COLORS: Final = 8
 _LABELS: Final = 9
 _FEW: Final = (0, 4, 8)  # the labels that a phone has room for
 _LINE_PX: Final = 15
+_DAY_MS: Final = 86_400_000
+_THIN: Final = 0.004  # the narrowest bar on an axis of time, as a share of the width
 
 
 @dataclass(frozen=True)
@@ -64,67 +71,142 @@ DURATION: Final = Unit(
     lambda value: duration(round(value)), (1, 1_000, 60_000, 3_600_000, 86_400_000)
 )
 NUMBER: Final = Unit(lambda value: count(round(value)))
+TIMES: Final = Unit(lambda value: f"{value:.2f}", is_whole=False)
 SHARE: Final = Unit(lambda value: f"{100 * value:.3g} %", is_whole=False)
+
+
+class Axis(StrEnum):
+    """The horizontal axis of a chart over checkpoints.
+
+    ``CHECKPOINTS`` has the same distance between all checkpoints, with the id and time of each.
+    ``TIME`` is proportional to the time.
+    """
+
+    CHECKPOINTS = "checkpoints"
+    TIME = "time"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A chart with its anchor on the page and its caption."""
+
+    anchor: str
+    caption: str
+    html: Markup
 
 
 @dataclass(frozen=True)
 class Column:
     """A checkpoint on the horizontal axis, with a value for each series.
 
-    ``short_time`` is the time on the axis. ``mark`` is the text of a mark below the column, empty
-    without a mark.
+    ``mark`` is the text of a mark below the column, empty without a mark.
     """
 
     label: str
-    short_time: str
-    time: str
-    values: Mapping[str, float]
+    at_ms: int
+    values: Mapping[str, float] = field(default_factory=dict)
     mark: str = ""
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """The forecast of a series: pairs of a time and the value, low and high bound at that time."""
+
+    series: str
+    points: tuple[tuple[int, tuple[float, float, float]], ...]
+    text: str
+
+
 def draw_bars(
-    columns: Sequence[Column], series: Sequence[str], unit: Unit, name: str, height: int = HIGH
+    columns: Sequence[Column],
+    series: Sequence[str],
+    unit: Unit,
+    name: str,
+    height: int = HIGH,
+    axis: Axis = Axis.CHECKPOINTS,
 ) -> Markup:
     """Return a bar for each column, in which the values of the series are stacked."""
     scale = _Scale(max(sum(column.values.values()) for column in columns), unit, height)
+    across = _Across(columns, axis)
+    wide, margin = _x(0.8 * across.width), 0.1 * across.width
     shapes = []
-    for place, column in enumerate(columns):
+    for column, place in zip(columns, across.places, strict=True):
         below, paths = 0.0, Markup()
         for number, one in enumerate(series):
             if value := column.values.get(one, 0):
-                path = f"M{place}.1 {_px(scale.y(below))}h.8V{_px(scale.y(below + value))}h-.8z"
+                low, high = _px(scale.y(below)), _px(scale.y(below + value))
+                path = f"M{_x(place + margin)} {low}h{wide}V{high}h-{wide}z"
                 paths += Markup('<path class="c{}" d="{}"/>').format(number % _COLORS, path)
                 below += value
-        shapes.append(_hover(place, height, _text_of(column, series, unit), paths))
-    picture = _plot(scale, len(columns), shapes, _axis(columns), name, _marks(columns, height))
+        shapes.append(_hover(across, place, height, _text_of(column, series, unit), paths))
+    picture = _plot(scale, across.units, shapes, across.labels(), name, across.marks(height))
     return (_legend(series) if len(series) > 1 else Markup("")) + picture
 
 
-def draw_lines(columns: Sequence[Column], series: Sequence[str], unit: Unit, name: str) -> Markup:
-    """Return a line for each series; it has a gap at columns without a value."""
-    most = max(max(column.values.values(), default=0) for column in columns)
-    scale = _Scale(most, unit, HIGH)
+def draw_lines(
+    columns: Sequence[Column],
+    series: Sequence[str],
+    unit: Unit,
+    name: str,
+    axis: Axis = Axis.CHECKPOINTS,
+    ahead: Sequence[Ahead] = (),
+) -> Markup:
+    """Return a line for each series; it has a gap at columns without a value.
+
+    On an axis of time, a line may continue ``ahead`` as a dashed line inside its bounds.
+    """
+    known = [value for column in columns for value in column.values.values()]
+    bounds = [value for each in ahead for _, values in each.points for value in values]
+    scale = _Scale(max([*known, *bounds], default=0), unit, HIGH)
+    across = _Across(
+        columns, axis, until_ms=max((at for e in ahead for at, _ in e.points), default=0)
+    )
     shapes = []
     for number, one in enumerate(series):
-        path = ""
-        known = [(place, column.values.get(one)) for place, column in enumerate(columns)]
-        for is_known, run in groupby(known, lambda point: point[1] is not None):
-            if is_known:
-                points = [f"{place}.5 {_px(scale.y(value or 0))}" for place, value in run]
-                path += f"M{points[0]}h0" + "".join(f"L{point}" for point in points[1:])
-        line = Markup('<path class="line c{}" d="{}"/>')
-        shapes.append(line.format(number % _COLORS, path))
+        color = number % _COLORS
+        shapes += [_draw_ahead(each, scale, across, color) for each in ahead if each.series == one]
+        path = _line_path(columns, one, scale, across)
+        shapes.append(Markup('<path class="line c{}" d="{}"/>').format(color, path))
     shapes += [
-        _hover(place, HIGH, _text_of(column, series, unit)) for place, column in enumerate(columns)
+        _hover(across, place, HIGH, _text_of(column, series, unit))
+        for column, place in zip(columns, across.places, strict=True)
     ]
-    return _legend(series) + _plot(scale, len(columns), shapes, _axis(columns), name)
+    return _legend(series) + _plot(scale, across.units, shapes, across.labels(), name)
 
 
-def draw_skyline(values: Sequence[int], unit: Unit, name: str) -> Markup:
+def _line_path(columns: Sequence[Column], series: str, scale: _Scale, across: _Across) -> str:
+    """Return the path of a line, with a gap at columns without a value."""
+    path, points = "", zip(columns, across.places, strict=True)
+    for is_known, run in groupby(points, lambda point: series in point[0].values):
+        if is_known:
+            corners = [
+                f"{_x(place + across.width / 2)} {_px(scale.y(column.values[series]))}"
+                for column, place in run
+            ]
+            path += f"M{corners[0]}h0" + "".join(f"L{corner}" for corner in corners[1:])
+    return path
+
+
+def _draw_ahead(ahead: Ahead, scale: _Scale, across: _Across, color: int) -> Markup:
+    """Return the area between the bounds of a forecast, and its dashed line."""
+    value, low, high = (
+        [
+            f"{_x(across.middle(at_ms))} {_px(scale.y(max(values[which], 0)))}"
+            for at_ms, values in ahead.points
+        ]
+        for which in range(3)
+    )
+    return Markup(
+        '<g class="c{}"><title>{}</title><path class="bounds" d="M{}z"/>'
+        '<path class="line ahead" d="M{}"/></g>'
+    ).format(color, ahead.text, "L".join([*low, *reversed(high)]), "L".join(value))
+
+
+def draw_skyline(values: Sequence[int], unit: Unit, name: str, *, has_values: bool) -> Markup:
     """Return the value of each key group from left to right, and a line at their mean.
 
     If there are too many key groups, each step of the picture is as high as the largest of its key
-    groups.
+    groups. With ``has_values``, each step shows its value under the pointer.
     """
     parts = spans(len(values), BINS)
     scale = _Scale(max(values), unit, LOW)
@@ -136,6 +218,14 @@ def draw_skyline(values: Sequence[int], unit: Unit, name: str) -> Markup:
             path, mean, len(parts)
         )
     ]
+    for place, part in enumerate(parts if has_values else ()):
+        groups = count(part.start) if len(part) == 1 else f"{count(part.start)}–{count(part[-1])}"
+        text = f"key group {groups}: {unit.text(max(values[part.start : part.stop]))}"
+        shapes.append(
+            Markup('<path class="hit" d="M{} 0h1v{}h-1z"><title>{}</title></path>').format(
+                place, LOW, text
+            )
+        )
     last = len(values) - 1
     places = {0.0: 0, 0.5: last // 2, 1.0: last} if last else {0.0: 0}
     axis = [_AxisLabel(place, (count(group),)) for place, group in places.items()]
@@ -206,29 +296,64 @@ class _AxisLabel:
     is_extra: bool = False
 
 
-def _axis(columns: Sequence[Column]) -> list[_AxisLabel]:
-    """Return evenly spaced labels of columns."""
-    last = len(columns) - 1
-    few = min(len(columns), _LABELS)
-    chosen = [round(number * last / max(few - 1, 1)) for number in range(few)]
-    always = {round(number * last / (_LABELS - 1)) for number in _FEW}
-    return [
-        _AxisLabel(
-            (place + 0.5) / len(columns),
-            (columns[place].label, columns[place].short_time),
-            is_extra=place not in always,
-        )
-        for place in chosen
-    ]
+class _Across:
+    """The horizontal axis of columns: the left edge of each, their width, and the labels."""
 
+    def __init__(self, columns: Sequence[Column], axis: Axis, until_ms: int = 0) -> None:
+        self._columns, self.units = columns, len(columns)
+        self._first = min(column.at_ms for column in columns)
+        self._last = max(max(column.at_ms for column in columns), until_ms)
+        self._is_even = axis is Axis.CHECKPOINTS or self._first == self._last
+        if self._is_even:
+            self.width, self.places = 1.0, [float(place) for place in range(len(columns))]
+            return
+        shares = sorted(self._share(column.at_ms) for column in columns)
+        gap = min((b - a for a, b in pairwise(shares) if b > a), default=1.0)
+        self.width = min(max(gap * self.units, _THIN * self.units), 1.0)
+        self.places = [self._share(column.at_ms) * (self.units - self.width) for column in columns]
 
-def _marks(columns: Sequence[Column], height: int) -> Iterable[Markup]:
-    """Yield a diamond at the foot of each marked column."""
-    for place, column in enumerate(columns):
-        if column.mark:
-            yield Markup(
-                '<text class="mark" x="{}%" y="{}" dy="4">◆<title>{}</title></text>'
-            ).format(_percent((place + 0.5) / len(columns)), height, column.mark)
+    def middle(self, at_ms: int) -> float:
+        """Return the place of a time on an axis of time."""
+        return self._share(at_ms) * (self.units - self.width) + self.width / 2
+
+    def labels(self) -> list[_AxisLabel]:
+        """Return evenly spaced labels."""
+        is_long = self._last - self._first > _DAY_MS
+        part = slice(5, 16) if is_long else slice(11, 19)  # of 2026-01-31 12:00:00 UTC
+        if not self._is_even:
+            span = self._last - self._first
+            times = [self._first + round(n * span / (_LABELS - 1)) for n in range(_LABELS)]
+            return [
+                _AxisLabel(
+                    self.middle(at_ms) / self.units,
+                    (when(at_ms)[part],),
+                    is_extra=number not in _FEW,
+                )
+                for number, at_ms in enumerate(times)
+            ]
+        last = len(self._columns) - 1
+        few = min(len(self._columns), _LABELS)
+        chosen = [round(number * last / max(few - 1, 1)) for number in range(few)]
+        always = {round(number * last / (_LABELS - 1)) for number in _FEW}
+        return [
+            _AxisLabel(
+                (place + 0.5) / len(self._columns),
+                (self._columns[place].label, when(self._columns[place].at_ms)[part]),
+                is_extra=place not in always,
+            )
+            for place in chosen
+        ]
+
+    def marks(self, height: int) -> Iterable[Markup]:
+        """Yield a diamond at the foot of each marked column."""
+        for column, place in zip(self._columns, self.places, strict=True):
+            if column.mark:
+                yield Markup(
+                    '<text class="mark" x="{}%" y="{}" dy="4">◆<title>{}</title></text>'
+                ).format(_percent((place + self.width / 2) / self.units), height, column.mark)
+
+    def _share(self, at_ms: int) -> float:
+        return (at_ms - self._first) / (self._last - self._first)
 
 
 def _plot(
@@ -258,7 +383,7 @@ def _plot(
         for number, line in enumerate(label.lines, start=1)
     ]
     grid = "".join(f"M0 {_px(scale.y(tick))}H{columns}" for tick in scale.ticks)
-    below = 8 + _LINE_PX * max(len(label.lines) for label in axis)
+    below = 8 + _LINE_PX * max((len(label.lines) for label in axis), default=0)
     return Markup(
         '<div class="plot"><svg role="img" aria-label="{}" height="{}">'
         '<svg viewBox="0 0 {} {}" preserveAspectRatio="none" width="100%" height="{}">'
@@ -275,16 +400,17 @@ def _plot(
     )
 
 
-def _hover(place: int, height: int, text: str, paths: str = "") -> Markup:
+def _hover(across: _Across, place: float, height: int, text: str, paths: str = "") -> Markup:
     """Return a column with its shapes, which shows a text under the pointer."""
-    return Markup('<g><title>{}</title><path class="hit" d="M{} 0h1v{}h-1z"/>{}</g>').format(
-        text, place, height, paths
+    wide = _x(across.width)
+    return Markup('<g><title>{}</title><path class="hit" d="M{} 0h{}v{}h-{}z"/>{}</g>').format(
+        text, _x(place), wide, height, wide, paths
     )
 
 
 def _text_of(column: Column, series: Sequence[str], unit: Unit) -> str:
     values = [f"{one}: {unit.text(column.values[one])}" for one in series if one in column.values]
-    return "\n".join([f"checkpoint {column.label}, {column.time}", *values])
+    return "\n".join([f"checkpoint {column.label}, {when(column.at_ms)}", *values])
 
 
 def _legend(series: Sequence[str]) -> Markup:
@@ -295,6 +421,10 @@ def _legend(series: Sequence[str]) -> Markup:
 
 def _joined(parts: Iterable[Markup]) -> Markup:
     return Markup("").join(parts)
+
+
+def _x(value: float) -> str:
+    return f"{round(value, 2):g}"
 
 
 def _px(value: float) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from statestore.cli.drawing import UNICODE, count, counted, size, span_text, spans
+from statestore.cli.drawing import count, counted, size
 from statestore.errors import InvalidArgumentError
 from statestore.format.digest import digest_text
 from statestore.format.manifest import CheckpointRef, Entry, KeyedEntry, Manifest
@@ -19,15 +19,22 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.rows.python_values import display_values
 from statestore.store import StateStore
-from statestore.ui.charts import HEAT_COLUMNS, heat
+from statestore.ui.charts import BINS, BYTES, NUMBER, Picture, draw_skyline
 from statestore.ui.pages import PageView
 
-__all__ = ["checkpoint", "draw_graph", "first_rows", "hot_keys", "state", "state_facts"]
+__all__ = [
+    "checkpoint",
+    "draw_graph",
+    "draw_key_groups",
+    "first_rows",
+    "hot_keys",
+    "state",
+    "state_facts",
+]
 
 _FILES: Final = 200
 _ROWS: Final = 20
 _MOST_ROWS: Final = 1000
-_CELLS: Final = HEAT_COLUMNS * 16
 _BOX: Final = (210, 84)
 _GAP: Final = (70, 24)
 _ACROSS: Final = 3
@@ -46,7 +53,7 @@ def checkpoint(store: StateStore, which: CheckpointRef) -> PageView:
 
 
 def state(store: StateStore, which: CheckpointRef, uid: str, name: str) -> PageView:
-    """Return a state's columns, layout, layers, files, and a heat map of its key groups.
+    """Return a state's columns, layout, layers, files, and charts of its key groups.
 
     Raises StateNotFoundError or CheckpointNotFoundError if it does not exist.
     """
@@ -62,7 +69,7 @@ def state(store: StateStore, which: CheckpointRef, uid: str, name: str) -> PageV
         "state": state_facts(entry),
         "left_out": [record for record in manifest.left_out if record.lacks(uid, name)],
         "parts": parts,
-        "heats": _heats(entry) if isinstance(entry, KeyedEntry) else (),
+        "pictures": [*draw_key_groups(entry, has_values=True)],
     }
     number = manifest.checkpoint_id
     return PageView(f"{uid}.{name}", "state.html", facts, "checkpoint", number)
@@ -141,25 +148,27 @@ def state_facts(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _heats(entry: KeyedEntry) -> tuple[tuple[str, Any], ...]:
-    rows, sizes = weights_of([entry], Weight.ROWS), weights_of([entry], Weight.BYTES)
-    cells: list[dict[str, Any]] = [
-        {
-            "column": index % HEAT_COLUMNS,
-            "line": index // HEAT_COLUMNS,
-            "rows": sum(rows[part.start : part.stop]),
-            "bytes": sum(sizes[part.start : part.stop]),
-            "groups": span_text(part.start, part.stop - 1, UNICODE),
-        }
-        for index, part in enumerate(spans(len(rows), _CELLS))
-    ]
-    for cell in cells:
-        held = f"{counted(cell['rows'], 'row')}, {size(cell['bytes'])}"
-        cell["text"] = f"key groups {cell['groups']}: {held}"
-    return tuple(
-        (what, heat([cell | {"value": cell[what]} for cell in cells], what))
-        for what in ("rows", "bytes")
-    )
+def draw_key_groups(entry: Entry, *, has_values: bool) -> Iterator[Picture]:
+    """Yield the rows and the bytes of a keyed state by key group.
+
+    With ``has_values``, the charts show values under the pointer.
+    """
+    if not isinstance(entry, KeyedEntry):
+        return
+    for weight, unit, text in (
+        (Weight.ROWS, NUMBER, lambda rows: counted(rows, "row")),
+        (Weight.BYTES, BYTES, size),
+    ):
+        weights = weights_of([entry], weight)
+        most = max(weights)
+        name = f"{weight.value.capitalize()} by key group"
+        steps = " Each step shows the largest of several key groups." if len(weights) > BINS else ""
+        caption = (
+            f"{name}. The largest is key group {count(weights.index(most))} with {text(most)}. "
+            f"The dashed line is the mean.{steps}"
+        )
+        html = draw_skyline(weights, unit, name, has_values=has_values)
+        yield Picture(f"key-groups-{weight.value}", caption, html)
 
 
 @dataclass(frozen=True)

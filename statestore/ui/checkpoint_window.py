@@ -6,12 +6,11 @@ A checkpoint is full if all of its files were written for it, and otherwise incr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from statestore.cli.checkpoints import extent, is_incremental, maker
-from statestore.cli.drawing import duration, size
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -22,17 +21,20 @@ from statestore.format.hold_documents import Savepoint
 from statestore.format.manifest import Manifest
 from statestore.format.metrics import CheckpointMetrics, PhaseTimes
 from statestore.store import StateStore
+from statestore.ui.charts import (
+    BYTES,
+    DURATION,
+    HIGH,
+    LOW,
+    SHARE,
+    Axis,
+    Column,
+    Picture,
+    draw_bars,
+    draw_lines,
+)
 
-__all__ = [
-    "OTHERS",
-    "PHASES",
-    "SHOWN",
-    "CheckpointLine",
-    "Figures",
-    "Window",
-    "figures_of",
-    "read_window",
-]
+__all__ = ["SHOWN", "CheckpointLine", "Window", "draw_window", "read_window"]
 
 SHOWN: Final = 50
 """The number of checkpoints on a page; only their manifests are read."""
@@ -98,22 +100,6 @@ class Window:
     newer: int | None
 
 
-@dataclass(frozen=True)
-class Figures:
-    """The figures of checkpoints as rows, which all have ``checkpoint``, ``at`` and ``text``.
-
-    Further columns: ``phase``, ``ms`` and ``shown`` in ``spent``; ``part``, ``value`` and ``shown``
-    in ``wrote``; ``value`` and ``shown`` in ``shares``; ``state``, ``value`` and ``shown`` in
-    ``sizes``; ``held`` in ``marks``, the checkpoints with a savepoint or a pin.
-    """
-
-    spent: Sequence[Mapping[str, Any]]
-    wrote: Sequence[Mapping[str, Any]]
-    shares: Sequence[Mapping[str, Any]]
-    sizes: Sequence[Mapping[str, Any]]
-    marks: Sequence[Mapping[str, Any]]
-
-
 def read_window(store: StateStore, before: int | None = None) -> Window:
     """Return the newest checkpoints, or the newest below an id.
 
@@ -153,71 +139,86 @@ def _line(
         return CheckpointLine(number, None, error, savepoints, pins)
 
 
-def figures_of(table_lines: Sequence[CheckpointLine]) -> Figures:
-    """Return the figures of the checkpoints whose manifests could be read."""
-    readable = [(line, line.manifest) for line in table_lines if line.manifest is not None]
-    spent, wrote, shares, marks = [], [], [], []
-    times = _distinct_times([manifest for _, manifest in readable])
-    for line, manifest in readable:
-        number = line.checkpoint_id
-        own = {"checkpoint": str(number), "at": times[number]}
-        if line.holders:
-            holders = ", ".join(line.holders)
-            marks.append(own | {"held": holders, "text": f"checkpoint {number}: {holders}"})
-        metrics = manifest.metrics
-        if metrics is None:
-            continue
-        for phase, ms in metrics.spent:
-            shown = duration(ms)
-            text = f"checkpoint {number}, {phase}: {shown}"
-            spent.append(own | {"phase": phase, "ms": ms, "shown": shown, "text": text})
-        for part, amount in (("written", metrics.written), ("compacted", metrics.compaction)):
-            shown = size(amount.size_bytes)
-            text = f"checkpoint {number}: {shown} {part}"
-            row = {"part": part, "value": amount.size_bytes, "shown": shown, "text": text}
-            wrote.append(own | row)
-        if metrics.changed_share is not None:
-            shown = f"{metrics.changed_share:.1%}"
-            text = f"checkpoint {number}: changed share {shown}"
-            shares.append(own | {"value": metrics.changed_share, "shown": shown, "text": text})
-    sizes = _sizes([manifest for _, manifest in readable], times)
-    return Figures(spent=spent, wrote=wrote, shares=shares, sizes=sizes, marks=marks)
+def draw_window(window: Window, axis: Axis = Axis.CHECKPOINTS) -> Iterator[Picture]:
+    """Yield the charts of the checkpoints whose manifests can be read."""
+    read = [(line, line.manifest) for line in window.lines if line.manifest is not None]
+    columns = [
+        Column(str(line.checkpoint_id), manifest.created_at_ms, mark=", ".join(line.holders))
+        for line, manifest in read
+    ]
+    metrics = [manifest.metrics for _, manifest in read]
+    if any(metrics):
+        yield _draw_phases(columns, metrics, axis)
+        yield _draw_written(columns, metrics, axis)
+    shares = [None if one is None else one.changed_share for one in metrics]
+    if any(share is not None for share in shares):
+        series = "changed share"
+        filled = _filled(columns, [{} if one is None else {series: one} for one in shares])
+        yield Picture(
+            "shares",
+            "Changed share: rows written for each row of the bases.",
+            draw_bars(filled, (series,), SHARE, "Changed share", LOW, axis),
+        )
+    if read:
+        names, sizes = _sizes([manifest for _, manifest in read])
+        yield Picture(
+            "sizes",
+            "Size of each state.",
+            draw_lines(_filled(columns, sizes), names, BYTES, "Sizes of states", axis),
+        )
 
 
-def _distinct_times(manifests: Sequence[Manifest]) -> dict[int, int]:
-    """Return the time of each checkpoint in ms; equal times would put two bars in one place."""
-    times: dict[int, int] = {}
+Metrics = Sequence[CheckpointMetrics | None]
+
+
+def _draw_phases(columns: Sequence[Column], metrics: Metrics, axis: Axis) -> Picture:
+    spent = [{} if one is None else dict(one.spent) for one in metrics]
+    caption = (
+        "Duration by phase. A bar is as high as the checkpoint took. Compaction in the "
+        "background is not part of it. A diamond marks a savepoint or a pin."
+    )
+    name = "Duration of checkpoints by phase"
+    html = draw_bars(_filled(columns, spent), PHASES, DURATION, name, HIGH, axis)
+    return Picture("phases", caption, html)
+
+
+def _draw_written(columns: Sequence[Column], metrics: Metrics, axis: Axis) -> Picture:
+    wrote = [
+        {}
+        if one is None
+        else {"written": one.written.size_bytes, "compacted": one.compaction.size_bytes}
+        for one in metrics
+    ]
+    caption = (
+        "Bytes written to files for each checkpoint: for its states (written), and by "
+        "compaction (compacted)."
+    )
+    unmarked = [replace(column, mark="") for column in columns]
+    parts = ("written", "compacted")
+    html = draw_bars(_filled(unmarked, wrote), parts, BYTES, "Bytes written", LOW, axis)
+    return Picture("written", caption, html)
+
+
+def _filled(columns: Sequence[Column], values: Sequence[Mapping[str, float]]) -> list[Column]:
+    return [replace(column, values=own) for column, own in zip(columns, values, strict=True)]
+
+
+def _sizes(manifests: Sequence[Manifest]) -> tuple[list[str], list[dict[str, float]]]:
+    """Return the newest checkpoint's largest states and all others, and their bytes by checkpoint.
+
+    The states are in descending order of their size in the newest checkpoint.
+    """
+    sizes: list[Counter[str]] = []
     for manifest in manifests:
-        at = manifest.created_at_ms
-        while at in times.values():
-            at += 1
-        times[manifest.checkpoint_id] = at
-    return times
-
-
-def _sizes(manifests: Sequence[Manifest], times: Mapping[int, int]) -> list[dict[str, Any]]:
-    """Return a row per checkpoint and state: the newest one's largest states, and all others."""
-    sizes: dict[int, Counter[str]] = {}
-    for manifest in manifests:
-        own = sizes[manifest.checkpoint_id] = Counter()
+        own: Counter[str] = Counter()
         for entry in manifest.entries:
             own[f"{entry.state.uid}.{entry.state.name}"] += entry.size_bytes
-    newest = sizes[manifests[-1].checkpoint_id] if manifests else Counter()
-    largest = [name for name, _ in newest.most_common(_STATES)]
-    rows = []
-    for number, own in sizes.items():
-        shown = {name: own[name] for name in largest if name in own}
-        if rest := own.total() - sum(shown.values()):
-            shown[OTHERS] = rest
-        rows += [
-            {
-                "checkpoint": str(number),
-                "at": times[number],
-                "state": name,
-                "value": held,
-                "shown": size(held),
-                "text": f"checkpoint {number}, {name}: {size(held)}",
-            }
-            for name, held in shown.items()
-        ]
-    return rows
+        sizes.append(own)
+    largest = [name for name, _ in sizes[-1].most_common(_STATES)]
+    shown: list[dict[str, float]] = []
+    for own in sizes:
+        known: dict[str, float] = {name: own[name] for name in largest if name in own}
+        rest = own.total() - sum(known.values())
+        shown.append(known | ({OTHERS: rest} if rest else {}))
+    has_others = any(OTHERS in known for known in shown)
+    return [*largest, *([OTHERS] if has_others else [])], shown

@@ -1,6 +1,6 @@
 """Render a view as HTML with a template, and format numbers, sizes and times.
 
-The templates escape every value, except the pictures of ``charts.py`` and ``svg_charts.py``.
+The templates escape every value, except the pictures of ``charts.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from statestore.cli.drawing import count, counted, duration, signed, size, when
 from statestore.cli.output import value_text
 from statestore.errors import StateStoreError
 from statestore.extras import needs_extra
-from statestore.ui.charts import data_block
 
 with needs_extra("ui", "the pages of a store"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -38,15 +37,11 @@ __all__ = [
 SCRIPTS: Final = (
     "vendor/jquery.min.js",
     "vendor/datatables.min.js",
-    "vendor/vega.min.js",
-    "vendor/vega-lite.min.js",
-    "vendor/vega-embed.min.js",
-    "vendor/vega-interpreter.min.js",
     "ui.js",
 )
 """The scripts of a page, in the order in which they must run."""
 
-STYLES: Final = ("vendor/pico.min.css", "ui.css")
+STYLES: Final = ("vendor/pico.min.css", "charts.css", "ui.css")
 """The style sheets of a page; later ones override earlier ones."""
 
 
@@ -92,7 +87,6 @@ def render(view: PageView, store: str, *, layout: str = "page.html") -> str:
             "view": view,
             "store": store,
             "layout": layout,
-            "draw": data_block,
             "checkpoint_link": lambda number: f"/checkpoint/{number}",
             "state_link": lambda number, operator, state: (
                 f"/checkpoint/{number}/state?{_query(operator=operator, state=state)}"

@@ -88,7 +88,7 @@ def _with_shown(section: Section, shown: set[str]) -> Section:
 
 def _page(url: str, sections: Sequence[Section], now_ms: int) -> tuple[str, tuple[str, ...]]:
     left_out = tuple(left_out_of(sections))
-    style = static("report.css")
+    style = static("charts.css") + static("report.css")
     facts = {
         "title": sections[0].title,
         "store": url,

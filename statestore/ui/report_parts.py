@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from statestore.cli.drawing import count, counted, size, when
+from statestore.cli.drawing import count, counted
 from statestore.extras import needs_extra
-from statestore.format.manifest import CheckpointRef, Entry, KeyedEntry, Manifest
+from statestore.format.manifest import CheckpointRef, Entry, Manifest
 from statestore.maintenance.diff_report import CheckpointDifference, StateDifference
 from statestore.maintenance.trend_report import StoreTrend
 from statestore.restore.compare_plans import compare_plans
-from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.restore.row_files import Progress
 from statestore.store import StateStore
-from statestore.ui.checkpoint import draw_graph, state_facts
-from statestore.ui.checkpoint_window import OTHERS, PHASES, SHOWN, Window, figures_of, read_window
+from statestore.ui.charts import draw_flow
+from statestore.ui.checkpoint import draw_graph, draw_key_groups, state_facts
+from statestore.ui.checkpoint_window import SHOWN, Window, draw_window, read_window
 from statestore.ui.key_group_flow import flows_of
 from statestore.ui.pages import render_template
 from statestore.ui.rescale import RATE, REQUEST_MS, highest_parallelism, read_seconds
-from statestore.ui.svg_charts import (
-    BINS,
-    BYTES,
-    DURATION,
-    LOW,
-    NUMBER,
-    SHARE,
-    Column,
-    draw_bars,
-    draw_flow,
-    draw_lines,
-    draw_skyline,
-)
 from statestore.ui.trends import TrendQuery, trends
 
 with needs_extra("ui", "the pages of a store"):
@@ -47,7 +34,6 @@ _PARALLELISMS: Final = 12
 _DRAWN: Final = 64  # subtasks at a side of a flow
 _GROUPS: Final = 20  # differing key groups of a state
 _LONGEST_TITLE: Final = 80
-_DAY_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -97,7 +83,7 @@ def collect_sections(
 
     sections = [
         advance(_checkpoint(manifest)),
-        _states(largest, links),
+        _states(manifest, largest, links),
         _graph(manifest),
         advance(_over_time(read_window(store), links)),
         advance(_trends(store, links)),
@@ -147,14 +133,15 @@ class _Links:
         return self._anchors.get((operator, state), "") if self.of_checkpoint(number) else ""
 
 
-def _states(largest: Sequence[Entry], links: _Links) -> Section:
+def _states(manifest: Manifest, largest: Sequence[Entry], links: _Links) -> Section:
     listed = largest[:_LISTED]
     facts = {
-        "checkpoint": links.checkpoint_id,
+        "manifest": manifest,
+        "has_columns": False,
         "states": [state_facts(entry) for entry in listed],
         "state_link": links.of_state,
     }
-    html = render_template("report/states.html", facts)
+    html = render_template("state_table.html", facts)
     more = len(largest) - len(listed)
     left_out = (f"the {counted(more, 'smallest state')} in the table of states",) if more else ()
     part = Part("table-of-states", 1, "the table of states", html)
@@ -189,7 +176,7 @@ def _over_time(window: Window, links: _Links) -> Section:
         "total": len(window.ids),
         "lines": window.lines[::-1],
         "expired": window.expired,
-        "pictures": list(_pictures(window)),
+        "pictures": [*draw_window(window)],
         "checkpoint_link": links.of_checkpoint,
     }
     html = render_template("report/over_time.html", facts)
@@ -203,66 +190,6 @@ def _over_time(window: Window, links: _Links) -> Section:
     part = Part("checkpoints-and-charts", 2, "their charts and table", html)
     left_out = (left_out if older else []) + unread
     return Section("over-time", "Newest checkpoints", (part,), tuple(left_out))
-
-
-def _pictures(window: Window) -> Iterator[tuple[str, Markup]]:
-    """Yield the charts of the newest checkpoints, each with its caption."""
-    figures = figures_of(window.lines)
-    marks = {mark["checkpoint"]: mark["text"] for mark in figures.marks}
-    if figures.spent:
-        columns = _columns(figures.spent, "phase", "ms", marks)
-        caption = (
-            "Duration by phase. A bar is as high as the checkpoint took. Compaction in the "
-            "background is not part of it. A diamond marks a savepoint or a pin."
-        )
-        yield caption, draw_bars(columns, PHASES, DURATION, "Duration of checkpoints by phase")
-    if figures.wrote:
-        columns = _columns(figures.wrote, "part", "value")
-        parts = ("written", "compacted")
-        caption = (
-            "Bytes written to files for each checkpoint: for its states (written), and by "
-            "compaction (compacted)."
-        )
-        yield caption, draw_bars(columns, parts, BYTES, "Bytes written", LOW)
-    if figures.shares:
-        columns = _columns(
-            [{**row, "part": "changed share"} for row in figures.shares], "part", "value"
-        )
-        caption = "Changed share: rows written for each row of the bases."
-        yield caption, draw_bars(columns, ("changed share",), SHARE, "Changed share", LOW)
-    if figures.sizes:
-        columns = _columns(figures.sizes, "state", "value")
-        newest = figures.sizes[-1]["checkpoint"]
-        latest = [row for row in figures.sizes if row["checkpoint"] == newest]
-        names = [row["state"] for row in latest if row["state"] != OTHERS] + [OTHERS]
-        used = {row["state"] for row in figures.sizes}
-        ordered = [name for name in names if name in used]
-        yield "Size of each state.", draw_lines(columns, ordered, BYTES, "Sizes of states")
-
-
-def _columns(
-    rows: Sequence[Mapping[str, Any]],
-    series: str,
-    value: str,
-    marks: Mapping[str, str] | None = None,
-) -> list[Column]:
-    """Return a column for each checkpoint of the rows, with the values of its series."""
-    values: dict[str, dict[str, float]] = {}
-    for row in rows:
-        values.setdefault(row["checkpoint"], {})[row[series]] = row[value]
-    times = {row["checkpoint"]: row["at"] for row in rows}
-    is_long = max(times.values()) - min(times.values()) > _DAY_MS
-    part = slice(5, 16) if is_long else slice(11, 19)  # of 2026-01-31 12:00:00 UTC
-    return [
-        Column(
-            label=number,
-            short_time=when(times[number])[part],
-            time=when(times[number]),
-            values=own,
-            mark=(marks or {}).get(number, ""),
-        )
-        for number, own in values.items()
-    ]
 
 
 def _restores(store: StateStore, manifest: Manifest, steps: Sequence[int]) -> Section:
@@ -350,7 +277,7 @@ def _details(manifest: Manifest, largest: Sequence[Entry]) -> Section:
         facts = {
             "state": state_facts(entry),
             "left_out": [record for record in manifest.left_out if record.lacks(uid, name)],
-            "pictures": list(_skylines(entry)) if isinstance(entry, KeyedEntry) else [],
+            "pictures": [*draw_key_groups(entry, has_values=False)],
         }
         title = _title(f"{uid}.{name}")
         html = render_template("report/state.html", facts)
@@ -360,22 +287,6 @@ def _details(manifest: Manifest, largest: Sequence[Entry]) -> Section:
     if rest:
         left_out = (f"the details of {counted(len(rest), 'smaller state')}: {_names(rest)}",)
     return Section("details", "The largest states", tuple(parts), left_out)
-
-
-def _skylines(entry: KeyedEntry) -> Iterator[tuple[str, Markup]]:
-    for weight, unit, text in (
-        (Weight.ROWS, NUMBER, lambda rows: counted(rows, "row")),
-        (Weight.BYTES, BYTES, size),
-    ):
-        weights = weights_of([entry], weight)
-        most = max(weights)
-        name = f"{weight.value.capitalize()} by key group"
-        steps = " Each step shows the largest of several key groups." if len(weights) > BINS else ""
-        caption = (
-            f"{name}. The largest is key group {count(weights.index(most))} with {text(most)}. "
-            f"The dashed line is the mean.{steps}"
-        )
-        yield caption, draw_skyline(weights, unit, name)
 
 
 def _anchor(number: int) -> str:

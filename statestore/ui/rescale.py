@@ -16,8 +16,8 @@ from statestore.jobgraph.redistribution import ElementRun
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.plan import RestorePlan, redistribution_of
 from statestore.store import StateStore
-from statestore.ui.charts import Chart, flow
-from statestore.ui.key_group_flow import Flow, flows_of
+from statestore.ui.charts import draw_flow
+from statestore.ui.key_group_flow import flows_of
 from statestore.ui.pages import PageView
 
 __all__ = ["RATE", "REQUEST_MS", "highest_parallelism", "read_seconds", "rescale"]
@@ -31,7 +31,6 @@ REQUEST_MS: Final = 20
 _SUBTASKS: Final = 64
 _DRAWN: Final = 256
 _RUNS: Final = 6
-_STEPS: Final = 12
 
 
 def highest_parallelism(manifest: Manifest) -> int:
@@ -88,7 +87,10 @@ def _plan_facts(
     return {
         "option": compared.options[0],
         "seconds": read_seconds(plan, rate, request_ms),
-        "flows": list(_drawn_flows(manifest, plan)),
+        "flows": [
+            (one.uids, one.key_groups, draw_flow(one, "Key groups") if one.can_be_drawn else None)
+            for one in flows_of(manifest, plan, _DRAWN)
+        ],
         "operators": [(operator, operator.subtasks[:_SUBTASKS]) for operator in plan.operators],
         "uneven": store.inspect.balance(parallelism=wanted, checkpoint=manifest),
         "dealt": list(_dealt_elements(manifest, wanted)),
@@ -105,38 +107,6 @@ def read_seconds(plan: RestorePlan, rate: int, request_ms: int) -> float:
         ),
         default=0.0,
     )
-
-
-def _drawn_flows(
-    manifest: Manifest, plan: RestorePlan
-) -> Iterator[tuple[tuple[str, ...], int, Chart | None]]:
-    """Yield the operators that share a picture, their max parallelism, and the picture.
-
-    The picture is None if there are too many subtasks to draw.
-    """
-    for index, one in enumerate(flows_of(manifest, plan, _DRAWN)):
-        picture = _picture(f"flow-{index}", one) if one.can_be_drawn else None
-        yield one.uids, one.key_groups, picture
-
-
-def _picture(name: str, drawn: Flow) -> Chart:
-    bands = []
-    for band in drawn.bands:
-        for step in range(_STEPS + 1):
-            x = step / _STEPS
-            part = x * x * (3 - 2 * x)
-            low, high = (a + (b - a) * part for a, b in zip(band.left, band.right, strict=True))
-            corner = {"band": f"{band.old}-{band.new}", "x": x, "low": low, "high": high}
-            moves = "moves" if band.moves else "stays"
-            bands.append(corner | {"moves": moves, "text": band.text})
-    labels = [
-        {"x": x, "y": label.height, "label": f"{label.subtask}"}
-        for x, side in ((-0.05, drawn.old), (1.05, drawn.new))
-        for label in side
-        if len(side) <= _SUBTASKS
-    ]
-    most = max(len(drawn.old), len(drawn.new))
-    return flow(name, bands, labels, min(120 + 14 * most, 700))
 
 
 def _dealt_elements(manifest: Manifest, parallelism: int) -> Iterator[dict[str, Any]]:

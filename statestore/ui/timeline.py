@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from statestore.errors import InvalidArgumentError
 from statestore.store import StateStore
-from statestore.ui.charts import Axis, bars, lines, phases
-from statestore.ui.checkpoint_window import PHASES, figures_of, read_window
+from statestore.ui.charts import Axis
+from statestore.ui.checkpoint_window import draw_window, read_window
 from statestore.ui.pages import PageView
 
 __all__ = ["newest", "timeline"]
@@ -30,7 +30,6 @@ def timeline(
             f"the axis can be {' or '.join(Axis)}, not {axis!r:.80}"
         ) from None
     window = read_window(store, before)
-    drawn = figures_of(window.lines)
     facts = {
         "lines": window.lines[::-1],
         "total": len(window.ids),
@@ -40,13 +39,6 @@ def timeline(
         "axis": axis,
         "axes": tuple(Axis),
         "before": before,
-        "phases": phases(drawn.spent, PHASES, drawn.marks, axis) if drawn.spent else None,
-        "written": bars("written", drawn.wrote, "bytes", axis) if drawn.wrote else None,
-        "shares": (
-            bars("shares", drawn.shares, "changed share", axis, is_share=True)
-            if drawn.shares
-            else None
-        ),
-        "sizes": lines("sizes", drawn.sizes, "bytes", axis) if drawn.sizes else None,
+        "pictures": [*draw_window(window, axis)],
     }
     return PageView("Checkpoints", "timeline.html", facts, tab="timeline")

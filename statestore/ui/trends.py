@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from statestore.cli.drawing import count, duration, size, when
+from statestore.cli.drawing import size, when
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.maintenance.growth import POINTS_NEEDED
 from statestore.maintenance.trend_report import StatePoint, StateTrend, StoreTrend
 from statestore.restore.byte_sizes import bytes_of
 from statestore.store import StateStore
-from statestore.ui.charts import Axis, Chart, lines
+from statestore.ui.charts import (
+    BYTES,
+    DURATION,
+    NUMBER,
+    TIMES,
+    Ahead,
+    Axis,
+    Column,
+    Picture,
+    draw_lines,
+)
 from statestore.ui.pages import PageView
 from statestore.ui.rescale import RATE
 
@@ -22,6 +32,7 @@ LAST: Final = 200
 """The number of checkpoints on the page; only their manifests are read."""
 
 _STATES: Final = 7
+_LARGEST: Final = "largest subtask"
 _DAY_MS: Final = 86_400_000
 _AHEAD: Final = 0.3  # the part of the span for which growth is continued in the chart
 
@@ -78,89 +89,87 @@ def _facts(trend: StoreTrend) -> dict[str, Any]:
     }
 
 
-def _pictures(trend: StoreTrend, shown: Sequence[StateTrend]) -> Iterator[tuple[str, Chart]]:
-    """Yield the caption and the chart of each figure."""
+def _pictures(trend: StoreTrend, shown: Sequence[StateTrend]) -> Iterator[Picture]:
+    """Yield the chart of each figure."""
     if not trend.checkpoints:
         return
-    rows = _rows(shown, lambda point: point.size_bytes, size)
-    ahead = [*_ahead(trend, shown)]
+    names = [_name(state) for state in shown]
+    ahead = [*_ahead(shown)]
     caption = "Bytes of base and changes."
     if ahead:
         caption += " Dashed: the growth of states that clearly grow, with its bounds, continued."
-    yield caption, lines("trend-bytes", rows, "bytes", Axis.TIME, ahead=ahead)
-    rows = _rows(shown, lambda point: point.rows if point.live_rows is None else point.live_rows)
-    yield (
-        "Live rows, or the rows in files where they are not known.",
-        lines("trend-rows", rows, "rows", Axis.TIME),
+    columns = _columns(trend, shown, lambda point: point.size_bytes)
+    html = draw_lines(columns, names, BYTES, "Bytes of states", Axis.TIME, ahead)
+    yield Picture("trend-bytes", caption, html)
+    columns = _columns(
+        trend, shown, lambda point: point.rows if point.live_rows is None else point.live_rows
     )
-    rows = _rows(shown, lambda point: point.skew, lambda value: f"{value:.2f}")
-    if rows:
-        yield (
+    yield Picture(
+        "trend-rows",
+        "Live rows, or the rows in files where they are not known.",
+        draw_lines(columns, names, NUMBER, "Rows of states", Axis.TIME),
+    )
+    columns = _columns(trend, shown, lambda point: point.skew)
+    skewed = [name for name in names if any(name in column.values for column in columns)]
+    if skewed:
+        yield Picture(
+            "trend-skew",
             "Skew: the multiple of the even share that the heaviest key group has.",
-            lines("trend-skew", rows, "skew", Axis.TIME),
+            draw_lines(columns, skewed, TIMES, "Skew of states", Axis.TIME),
         )
-    seconds = [*_restore_rows(trend)]
+    seconds = {
+        point.checkpoint_id: {_LARGEST: 1000 * point.seconds}
+        for point in trend.checkpoints
+        if point.seconds is not None
+    }
     if seconds:
         caption = (
             f"Time to read the largest subtask of a restore at parallelism {trend.parallelism}. "
             "The start of the job is not included."
         )
-        yield caption, lines("trend-restore", seconds, "seconds", Axis.TIME)
+        columns = [
+            Column(str(point.checkpoint_id), point.created_at_ms, seconds[point.checkpoint_id])
+            for point in trend.checkpoints
+            if point.checkpoint_id in seconds
+        ]
+        html = draw_lines(columns, (_LARGEST,), DURATION, "Time to read", Axis.TIME)
+        yield Picture("trend-restore", caption, html)
 
 
-def _rows(
+def _columns(
+    trend: StoreTrend,
     states: Sequence[StateTrend],
     value_of: Callable[[StatePoint], float | None],
-    shown: Callable[[Any], str] = count,
-) -> list[dict[str, Any]]:
+) -> list[Column]:
+    """Return a column for each checkpoint, with a value for each state that has one."""
+    values: dict[int, dict[str, float]] = {one.checkpoint_id: {} for one in trend.checkpoints}
+    for state in states:
+        for point in state.points:
+            value = value_of(point)
+            if value is not None:
+                values[point.checkpoint_id][_name(state)] = value
     return [
-        _row(_name(state), point, value, shown(value))
-        for state in states
-        for point in state.points
-        if (value := value_of(point)) is not None
+        Column(str(point.checkpoint_id), point.created_at_ms, values[point.checkpoint_id])
+        for point in trend.checkpoints
     ]
 
 
-def _row(name: str, point: Any, value: float, shown: str) -> dict[str, Any]:
-    number = str(point.checkpoint_id)
-    return {
-        "checkpoint": number,
-        "at": point.created_at_ms,
-        "state": name,
-        "value": value,
-        "shown": shown,
-        "text": f"checkpoint {number}, {name}: {shown}",
-    }
-
-
-def _restore_rows(trend: StoreTrend) -> Iterator[Mapping[str, Any]]:
-    for point in trend.checkpoints:
-        if point.seconds is not None:
-            shown = duration(round(1000 * point.seconds))
-            yield _row("largest subtask", point, point.seconds, shown)
-
-
-def _ahead(trend: StoreTrend, states: Sequence[StateTrend]) -> Iterator[Mapping[str, Any]]:
+def _ahead(states: Sequence[StateTrend]) -> Iterator[Ahead]:
     """Yield the present and a later size of each state that clearly grows, with its bounds."""
     for state in states:
         growth = state.size
         if growth is None or growth.direction != "grows":
             continue
         newest, wait_ms = state.newest, round(_AHEAD * growth.span_ms)
-        for passed_ms in (0, wait_ms):
-            at_ms = newest.created_at_ms + passed_ms
-            value, low, high = (
-                newest.size_bytes + per_day * passed_ms / _DAY_MS
-                for per_day in (growth.per_day, growth.low_per_day, growth.high_per_day)
-            )
-            yield {
-                "at": at_ms,
-                "state": _name(state),
-                "value": value,
-                "low": low,
-                "high": high,
-                "text": f"{_name(state)}: about {size(round(value))} at {when(at_ms)}",
-            }
+        rates = (growth.per_day, growth.low_per_day, growth.high_per_day)
+        now = float(newest.size_bytes)
+        value, low, high = (now + per_day * wait_ms / _DAY_MS for per_day in rates)
+        at_ms = newest.created_at_ms + wait_ms
+        yield Ahead(
+            _name(state),
+            ((newest.created_at_ms, (now, now, now)), (at_ms, (value, low, high))),
+            f"{_name(state)}: about {size(round(value))} at {when(at_ms)}",
+        )
 
 
 def _name(state: StateTrend) -> str:

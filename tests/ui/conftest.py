@@ -154,6 +154,12 @@ def page(browser: webdriver.Chrome, pages: Pages) -> Iterator[webdriver.Chrome]:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
+def titles(page: webdriver.Chrome, chart: str) -> list[str]:
+    """Return the texts under the pointer in the columns of a chart, in order."""
+    found = page.find_elements(By.CSS_SELECTOR, f"#chart-{chart} title")
+    return [str(title.get_attribute("textContent")) for title in found]
+
+
 def text(page: webdriver.Chrome, css: str) -> str:
     page.find_element(By.CSS_SELECTOR, css)
     return str(page.execute_script("return document.querySelector(arguments[0]).innerText", css))

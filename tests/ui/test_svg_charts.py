@@ -8,12 +8,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from statestore.ui.key_group_flow import Band, Flow, Label
-from statestore.ui.svg_charts import (
+from statestore.ui.charts import (
     BYTES,
     DURATION,
     NUMBER,
     SHARE,
+    Ahead,
+    Axis,
     Column,
     Unit,
     draw_bars,
@@ -21,13 +22,17 @@ from statestore.ui.svg_charts import (
     draw_lines,
     draw_skyline,
 )
+from statestore.ui.key_group_flow import Band, Flow, Label
 from tests.ui.conftest import SCRIPT
 
 NUMBERS = re.compile(r"-?[\d.]+")
 
 
+NOON_MS = 1_769_860_800_000  # 2026-01-31 12:00:00 UTC
+
+
 def column(number: int, **values: float) -> Column:
-    return Column(str(number), "12:00:00", "2026-01-31 12:00:00 UTC", values)
+    return Column(str(number), NOON_MS, values)
 
 
 def parsed(html: str) -> ET.Element:
@@ -124,7 +129,7 @@ def test_a_line_goes_through_its_values_and_has_gaps() -> None:
 def test_a_step_of_many_key_groups_is_as_high_as_the_largest_of_them() -> None:
     values = [1] * 1024
     values[700] = 9
-    html = draw_skyline(values, NUMBER, "name")
+    html = draw_skyline(values, NUMBER, "name", has_values=True)
     places = dict(ticks(html))
     line = next(path for path in parsed(html).iter("path") if path.get("class") == "c0")
     heights = [float(height) for height in re.findall(r"V([\d.]+)h1", line.get("d", ""))]
@@ -132,6 +137,45 @@ def test_a_step_of_many_key_groups_is_as_high_as_the_largest_of_them() -> None:
     assert [step for step, height in enumerate(heights) if height != heights[0]] == [700 // 8]
     assert places["10"] < heights[700 // 8] < places["5"]
     assert texts(html, "label") == ["0", "511", "1,023"]
+    titles = [str(title.text) for title in parsed(html).iter("title")]
+    assert (len(titles), titles[87]) == (128, "key group 696–703: 9")
+    assert "<title>" not in draw_skyline(values, NUMBER, "name", has_values=False)
+
+
+HOUR_MS = 3_600_000
+
+
+def test_an_axis_of_time_is_proportional_to_the_time() -> None:
+    hours = (0, 1, 8)
+    columns = [Column(str(hour), NOON_MS + hour * HOUR_MS, {"all": 1}) for hour in hours]
+    html = draw_bars(columns, ("all",), NUMBER, "name", axis=Axis.TIME)
+    bars = [path for path in parsed(html).iter("path") if path.get("class") == "c0"]
+    left = [float(NUMBERS.findall(bar.get("d", ""))[0]) for bar in bars]
+    assert (left[1] - left[0]) / (left[2] - left[0]) == pytest.approx(1 / 8, abs=0.01)
+    shown = [*texts(html, "label"), *texts(html, "label extra")]
+    assert sorted(shown) == [f"{12 + hour}:00:00" for hour in range(9)]
+
+
+def test_a_line_continues_ahead_inside_its_bounds() -> None:
+    columns = [Column("1", NOON_MS, {"a": 0}), Column("2", NOON_MS + 3 * HOUR_MS, {"a": 30})]
+    ends = (
+        (NOON_MS + 3 * HOUR_MS, (30.0, 30.0, 30.0)),
+        (NOON_MS + 4 * HOUR_MS, (40.0, 20.0, 60.0)),
+    )
+    html = draw_lines(columns, ("a",), NUMBER, "name", Axis.TIME, [Ahead("a", ends, "about 40")])
+    places = dict(ticks(html))
+    by_class = {path.get("class"): path.get("d", "") for path in parsed(html).iter("path")}
+    line, ahead = (
+        [float(number) for number in NUMBERS.findall(by_class[name])]
+        for name in ("line c0", "line ahead")
+    )
+    assert ahead[:2] == line[-2:]
+    assert ahead[3] == pytest.approx(places["40"])
+    assert (ahead[2] - line[0]) / (ahead[0] - line[0]) == pytest.approx(4 / 3, abs=0.02)
+    low, high = re.findall(r"L[\d.]+ ([\d.]+)", by_class["bounds"])[:2]
+    assert float(low) == pytest.approx(places["20"])
+    assert float(high) == pytest.approx(places["60"])
+    assert "about 40" in html
 
 
 def test_a_flow_has_a_band_for_each_move() -> None:

@@ -1,19 +1,8 @@
-// The script of the pages: charts, tables that sort and filter, forms, and news of the store.
-// Without it, links and buttons still show everything except charts.
+// The script of the pages: tables that sort and filter, forms, and news of the store.
+// Without it, links and buttons still show everything.
 "use strict";
 
 const main = document.getElementById("main");
-const LEGEND_WIDTH = 180;
-const VEGA = {
-  mode: "vega-lite",
-  renderer: "svg",
-  actions: false,
-  defaultStyle: false,
-  tooltip: { disableDefaultStyle: true },
-  // The page's security policy forbids compiled expressions, so Vega interprets them.
-  ast: true,
-  expr: vega.expressionInterpreter,
-};
 
 function say(text) {
   document.getElementById("live").textContent = text;
@@ -32,20 +21,8 @@ function localize(root) {
   }
 }
 
-// Draw the charts, as wide as the page. The element of a chart keeps its view.
-async function draw(root) {
-  for (const data of root.querySelectorAll(".chart > script")) {
-    const place = data.parentElement;
-    const spec = JSON.parse(data.textContent);
-    spec.config.legend.columns = Math.max(1, Math.floor(place.clientWidth / LEGEND_WIDTH));
-    const { view } = await vegaEmbed(place, spec, VEGA);
-    place.view = view;
-  }
-}
-
-// Replace the content of an element, and release the charts that it had.
+// Replace the content of an element.
 function replace(place, ...nodes) {
-  for (const chart of place.querySelectorAll(".chart")) chart.view?.finalize();
   place.replaceChildren(...nodes);
   start(place);
 }
@@ -289,7 +266,6 @@ function start(root) {
   root.querySelectorAll("table[data-grid]").forEach(grid);
   root.querySelectorAll("h2[id]").forEach(anchor);
   load(root);
-  draw(root);
 }
 
 start(document);
