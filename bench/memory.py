@@ -73,7 +73,9 @@ put = [{"k": key, "v": "new"} for key in range(rows // 2, rows // 2 + 1000)]
 store.maintenance.edit("u", "s", delete=[*range(rows // 2 - 1000, rows // 2)], put=put)""",
     "edit by SQL": """
 store.maintenance.edit("u", "s", sql="SELECT k + 1 AS k, v FROM state")""",
-    "purge": """store.maintenance.purge("u", rows - 7)""",
+    "purge": """
+from statestore import OperatorKey
+store.maintenance.forget(OperatorKey("u", rows - 7), search=False)""",
     "copy": """store.maintenance.copy("latest", folder + " copied")""",
     "Flink export": """export_savepoint(store, folder + " savepoint")""",
     "Flink import": """

@@ -25,6 +25,7 @@ from statestore.cli.main import cli
 from statestore.cli.output import Output
 from statestore.format.left_out import LeftOutState
 from statestore.format.metrics import CheckpointMetrics
+from statestore.maintenance.derive import DerivedReport
 
 PAGE = Path(__file__).with_name("JSON.md")
 HEADING = "## Documents\n"
@@ -165,8 +166,11 @@ def _words(hint: Any) -> tuple[Any, str]:
 
 
 def _doc(result: type[Any]) -> str:
-    """Return the docstring of a class in the words of JSON."""
+    """Return the docstring of a class in the words of JSON; a report's base has the rest of it."""
     text = inspect.cleandoc(result.__doc__ or "")
+    if issubclass(result, DerivedReport):
+        _, _, shared = inspect.cleandoc(DerivedReport.__doc__ or "").partition("\n\n")
+        text = f"{text}\n\n{shared}"
     text = re.sub(r"``|\b(?:None|True|False)\b", lambda match: OF_PYTHON[match[0]], text)
     return re.sub(r":\w+:`(\w+)`", r"`\1`", text)
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
         CompactionListener,
     )
     from statestore.maintenance.batch_parallelism import choose_batch_parallelism
-    from statestore.maintenance.row_update import RowUpdate
+    from statestore.maintenance.edit_update import RowUpdate
+    from statestore.maintenance.erase_subject import OperatorKey
     from statestore.parquet.writer import ParquetOptions
     from statestore.publishing.iceberg_table import IcebergTable
     from statestore.restarts import run_with_restarts
@@ -59,6 +60,7 @@ __all__ = [
     "KeyGroupRange",
     "KeyedWriter",
     "Manifest",
+    "OperatorKey",
     "ParquetOptions",
     "RestorePlan",
     "RestoredCheckpoint",
@@ -97,10 +99,11 @@ _PLACES = {
     "KeyGroupRange": "keys.groups",
     "KeyedWriter": "snapshot.subtask_writer",
     "Manifest": "format.manifest",
+    "OperatorKey": "maintenance.erase_subject",
     "ParquetOptions": "parquet.writer",
     "RestorePlan": "restore.plan",
     "RestoredCheckpoint": "restore.restored",
-    "RowUpdate": "maintenance.row_update",
+    "RowUpdate": "maintenance.edit_update",
     "StateKind": "format.state",
     "StateOptions": "snapshot.state_spec",
     "StateStore": "store",

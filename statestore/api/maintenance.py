@@ -5,7 +5,7 @@ Each method is one call into ``maintenance/``. None needs a job, and few need Sp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,12 @@ from statestore.durations import Duration, milliseconds_of
 from statestore.errors import InvalidArgumentError
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.hold_documents import Pin, Savepoint
-from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.maintenance import compact as compact_command
 from statestore.maintenance import copy as copy_command
 from statestore.maintenance import edit as edit_command
 from statestore.maintenance import expire as expire_command
-from statestore.maintenance import forget as forget_command
-from statestore.maintenance import fork as fork_command
 from statestore.maintenance import hold as pin_command
-from statestore.maintenance import purge as purge_command
 from statestore.maintenance import rekey as rekey_command
 from statestore.maintenance import repair as repair_command
 from statestore.maintenance import salvage as salvage_command
@@ -34,18 +30,17 @@ from statestore.maintenance import verify as verify_command
 from statestore.maintenance.compact import CompactReport, CompactRequest
 from statestore.maintenance.copy import CopiedCheckpoint
 from statestore.maintenance.edit import Edit, EditedState
+from statestore.maintenance.edit_update import RowUpdate
+from statestore.maintenance.erase import ForgottenSubject, erase
+from statestore.maintenance.erase_search import KeySearch, search_store
+from statestore.maintenance.erase_subject import OperatorKey, subject_of
 from statestore.maintenance.expire import ExpiredCheckpoints
-from statestore.maintenance.forget import ForgottenSubject
 from statestore.maintenance.gc import DEFAULT_MINIMUM_AGE, CollectedGarbage, collect_garbage
 from statestore.maintenance.hold import PinnedCheckpoint, make_savepoint
-from statestore.maintenance.purge import PurgedKey, PurgeRequest
 from statestore.maintenance.rekey import RekeyReport
 from statestore.maintenance.rekey_plan import RekeyRequest
 from statestore.maintenance.repair import RepairedStore
-from statestore.maintenance.row_update import RowUpdate
 from statestore.maintenance.salvage import DEFAULT_KEYS, SalvageReport
-from statestore.maintenance.search import KeySearch, search_store
-from statestore.maintenance.subject import ColumnSubject, KeySubject, ValueOf
 from statestore.maintenance.translate_offsets import TranslationPlan, plan_translation
 from statestore.maintenance.upgrade import UpgradedStore
 from statestore.maintenance.verify import VerifyReport
@@ -601,113 +596,34 @@ class StoreMaintenance:
             group=group,
         )
 
-    def purge(
-        self,
-        operator: str,
-        key: Any,
-        state: str | None = None,
-        *,
-        checkpoint: int | str | None = None,
-        ignore_pins: bool = False,
-        dry_run: bool = False,
-    ) -> PurgedKey:
-        """Remove a key of an operator from every kept checkpoint, or from one.
-
-        The operator is matched by its operator id, so an operator without a uid that was renamed is
-        purged under both labels. If a state's key columns were changed, rows are matched by each of
-        its keys. :meth:`forget` takes the column name instead.
-
-        The first checkpoint with the key and all later ones are replaced by new ones, in their
-        order. The old ones expire, and their savepoints move. :meth:`gc` deletes their files, and
-        :meth:`find_key` searches for remaining ones. A running job can no longer commit, and it
-        still has the key. An interrupted purge can be run again, and then finishes.
-
-        Args:
-            operator: the operator.
-            key: a key as for :meth:`RestoredKeyedState.get`, or a function that returns it for a
-                state.
-            state: the state; by default all keyed states of the operator.
-            checkpoint: the checkpoint; by default every kept one.
-            ignore_pins: purges pinned checkpoints too.
-            dry_run: reports what would be removed, and changes nothing.
-
-        Returns:
-            The removed rows.
-
-        Raises:
-            StateNotFoundError or CheckpointNotFoundError: if the state or checkpoint does not
-                exist.
-            InvalidArgumentError: for a key that does not fit, or for pinned checkpoints unless
-                ``ignore_pins`` is set.
-            CorruptionError: if a file is damaged.
-            CommitConflictError: if another writer commits first.
-            StorageError: if the store cannot be read or written.
-        """
-        wanted = PurgeRequest(
-            subject_of=lambda manifests: KeySubject(operator, _key_of(key), state, manifests),
-            checkpoint=checkpoint,
-        )
-        return purge_command.purge(
-            self._store.deriver(),
-            wanted,
-            ignore_pins=ignore_pins,
-            dry_run=dry_run,
-            now_ms=self._store.now_ms(),
-        )
-
-    def find_key(
-        self,
-        operator: str,
-        key: Any,
-        state: str | None = None,
-        *,
-        on_progress: Progress | None = None,
-    ) -> KeySearch:
-        """Search all files of the store for a key, whether or not a checkpoint names them.
-
-        Every file is decoded: rows of data files, statistics and partition values of Delta logs,
-        and text of documents. A file that cannot be decoded is reported, and then the key does not
-        count as gone.
-
-        Args:
-            operator: as in :meth:`purge`.
-            key: as in :meth:`purge`.
-            state: as in :meth:`purge`.
-            on_progress: called with the number of searched bytes and the total.
-
-        Returns:
-            The searched files and the findings.
-
-        Raises:
-            StateNotFoundError: if the state does not exist.
-            InvalidArgumentError: for a key that does not fit.
-            StorageError: if the store cannot be read.
-        """
-        return search_store(
-            self._store.catalog(),
-            lambda manifests: KeySubject(operator, _key_of(key), state, manifests),
-            on_progress or (lambda done, total: None),
-        )
-
     def forget(
         self,
-        columns: Mapping[str, Any],
+        subject: Mapping[str, Any] | OperatorKey,
         *,
+        checkpoint: int | str | None = None,
+        search: bool = True,
         ignore_pins: bool = False,
         dry_run: bool = False,
         gc: bool = False,
         on_progress: Progress | None = None,
     ) -> ForgottenSubject:
-        """Remove one subject from all operators: rows with these values in these columns.
+        """Remove a subject from every kept checkpoint, and search the whole store for it.
 
-        Rows are removed from every keyed state whose key, namespace or entry columns (map keys)
-        include, or once included, all of the columns. Checkpoints are replaced as by :meth:`purge`:
-        they keep their order, times and savepoints. Then the whole store is searched.
+        With columns, rows are removed from every keyed state of every operator whose key, namespace
+        or entry columns (map keys) include, or once included, all of the columns. With an
+        :class:`OperatorKey`, they are removed from the states of one operator.
+
+        The first checkpoint with the subject and all later ones are replaced by new ones, in their
+        order. The old ones expire, and their savepoints move. :meth:`gc` deletes their files. A
+        running job can no longer commit, and it still has the subject. An interrupted call can be
+        run again, and then finishes.
 
         Args:
-            columns: the value of each column, such as ``{"customer": 312}``, or a function that
+            subject: the value of each column, such as ``{"customer": 312}``, or a function that
                 returns it for the column's type. States whose column has another type are not
-                changed, but reported.
+                changed, but reported. Or an ``OperatorKey``.
+            checkpoint: the only checkpoint to remove it from; by default every kept one.
+            search: searches the store afterwards, as :meth:`find_subject` does.
             ignore_pins: replaces pinned checkpoints too.
             dry_run: reports what would be removed, and changes nothing.
             gc: also deletes all unneeded files of any age, as :meth:`gc` does with a minimum age of
@@ -719,43 +635,53 @@ class StoreMaintenance:
             The removed rows and the findings of the search.
 
         Raises:
-            StateNotFoundError: if no state has these columns.
+            StateNotFoundError or CheckpointNotFoundError: if no state has these columns, or if the
+                operator, state or checkpoint does not exist.
             InvalidArgumentError: for pinned checkpoints unless ``ignore_pins`` is set, and if no
-                state can hold the values.
+                state can hold the values or the key.
             CorruptionError: if a file is damaged.
             CommitConflictError: if another writer commits first.
             StorageError: if the store cannot be read or written.
         """
-        return forget_command.forget(
+        return erase(
             self._store.deriver(),
-            _values_of(columns),
+            subject,
+            checkpoint=checkpoint,
             ignore_pins=ignore_pins,
             dry_run=dry_run,
             collect=gc,
+            search=search,
             now_ms=self._store.now_ms(),
             progress=on_progress or (lambda done, total: None),
         )
 
     def find_subject(
-        self, columns: Mapping[str, Any], *, on_progress: Progress | None = None
+        self,
+        subject: Mapping[str, Any] | OperatorKey,
+        *,
+        on_progress: Progress | None = None,
     ) -> KeySearch:
-        """Search all files of the store for a subject; see :meth:`find_key`.
+        """Search all files of the store for a subject, whether or not a checkpoint names them.
+
+        Every file is decoded: rows of data files, statistics and partition values of Delta logs,
+        and text of documents. A file that cannot be decoded is reported, and then the subject does
+        not count as gone.
 
         Args:
-            columns: as in :meth:`forget`.
-            on_progress: as in :meth:`find_key`.
+            subject: as in :meth:`forget`.
+            on_progress: called with the number of searched bytes and the total.
 
         Returns:
             The searched files and the findings.
 
         Raises:
-            StateNotFoundError: if no state has these columns.
+            StateNotFoundError: if no state has these columns, or if the state does not exist.
+            InvalidArgumentError: for a key that does not fit.
             StorageError: if the store cannot be read.
         """
-        values = _values_of(columns)
         return search_store(
             self._store.catalog(),
-            lambda manifests: ColumnSubject(values, manifests),
+            subject_of(subject),
             on_progress or (lambda done, total: None),
         )
 
@@ -842,7 +768,7 @@ class StoreMaintenance:
             StateStoreError: the errors of :meth:`copy`.
         """
         storage = open_storage(target, storage_options, of_store=True)
-        return fork_command.fork(
+        return copy_command.fork(
             self._store.catalog(),
             checkpoint,
             storage,
@@ -948,21 +874,3 @@ class StoreMaintenance:
     def _beside(self, storage: Storage) -> StoreContext:
         """Return another store that writes files with this one's options."""
         return StoreContext.on(storage, parquet=self._store.parquet)
-
-
-def _key_of(key: Any) -> Callable[[KeyedState], Any]:
-    if callable(key):
-        key_of: Callable[[KeyedState], Any] = key
-        return key_of
-    return lambda state: key
-
-
-def _values_of(columns: Mapping[str, Any]) -> dict[str, ValueOf]:
-    return {name: _value_of(value) for name, value in columns.items()}
-
-
-def _value_of(value: Any) -> ValueOf:
-    if callable(value):
-        value_of: ValueOf = value
-        return value_of
-    return lambda data_type: value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.table import Table
 
@@ -39,6 +39,9 @@ from statestore.restore.plan import OperatorPlan, ParallelismChoice, RestorePlan
 from statestore.restore.range_skew import RangeSkew
 from statestore.store import StateStore
 
+if TYPE_CHECKING:
+    from statestore.maintenance.derive import DerivedReport
+
 __all__ = [
     "UNREADABLE",
     "CheckpointSummary",
@@ -58,6 +61,7 @@ __all__ = [
     "share",
     "shown_layers",
     "write_choices",
+    "write_derived",
     "write_key_groups",
     "write_left_out",
     "write_placements",
@@ -154,6 +158,16 @@ class CheckpointSummary:
             metrics=manifest.metrics,
             **more,
         )
+
+
+def write_derived(page: Page, report: DerivedReport) -> None:
+    """Write which checkpoints a derived one undoes, and the state of its source that it lacks."""
+    if report.undone:
+        first, last = report.undone[0], report.undone[-1]
+        which = f"checkpoint {first}" if first == last else f"checkpoints {first} to {last}"
+        undoes = "would undo" if report.dry_run else "undoes"
+        page.line(f"  {undoes} {which}: the next snapshot builds on the new checkpoint")
+    write_left_out(page, report.left_out)
 
 
 def write_left_out(page: Page, records: Iterable[LeftOutState], indent: str = "  ") -> None:

@@ -21,8 +21,6 @@ from statestore.format.compaction_policy import (
     overdue_spans,
     spans_to_fold,
 )
-from statestore.format.handles import KeyedStateHandle
-from statestore.format.layers import live_without
 from statestore.format.manifest import KeyedEntry, Layer
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
@@ -30,35 +28,27 @@ from statestore.format.state import Layout
 from statestore.keys.groups import KeyGroupRange, merge_ranges
 from statestore.layers.expiry import MERGED_BYTES, replace_expired, rows_to_keep
 from statestore.layers.merge import merged_changes, read_pieces
-from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
-from statestore.parquet.uncommitted_files import UncommittedFiles
-from statestore.parquet.writer import ParquetOptions
-from statestore.storage import Storage
+from statestore.layers.rewrite import rewrite_spans
+from statestore.parquet.keyed_writer import CheckpointFiles
 
 __all__ = [
     "Compactor",
 ]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Compactor:
-    """Compacts states for one checkpoint; ``new`` are the files that it has written.
+    """Compacts states for one checkpoint; ``new`` writes and records the checkpoint's new files.
 
     Rows that have expired at ``now_ms`` are removed; if it is None, all rows are kept. Rows are
     merged about ``piece_bytes`` at a time. ``before_batch`` is called before each batch of rows,
     and can end the compaction with an exception.
     """
 
-    storage: Storage
-    checkpoint_id: int
-    options: ParquetOptions
+    new: CheckpointFiles
     now_ms: int | None = None
     piece_bytes: int = MERGED_BYTES
     before_batch: Callable[[], object] = lambda: None
-
-    def __post_init__(self) -> None:
-        """Start with no files."""
-        self.new = UncommittedFiles(self.storage)
 
     def apply_policy(self, entry: KeyedEntry, rule: CompactionRule) -> KeyedEntry:
         """Apply the policy to a state after a new layer: fold spans, then merge layers.
@@ -103,32 +93,22 @@ class Compactor:
             return entry
         # Adjacent files with one key group each are written in one pass, which reads a layer once.
         passes = merge_ranges(spans) if entry.state.layout is Layout.PARTITIONED else spans
-        written: list[KeyedStateHandle] = []
-        for key_groups in passes:
-            ends = [span.last for span in spans if span.intersect(key_groups)]
-            written += self._base_of(entry, key_groups, ends, on_span)
-        folded_groups = {group for span in spans for group in span}
-        kept = [handle for handle in entry.handles if handle.key_groups.first not in folded_groups]
-        layers = (live_without(layer, merge_ranges(spans)) for layer in entry.layers)
-        folded = replace(
-            entry,
-            handles=tuple(sorted([*kept, *written], key=lambda handle: handle.key_groups.first)),
-            table=entry.table.without_version(),  # no table version has these files
-            layers=tuple(layer for layer in layers if layer is not None),
-        )
-        return folded.recording(entry.contents)
+        rows = ((part, self._live_rows(entry, part, spans, on_span)) for part in passes)
+        return rewrite_spans(entry, rows, self.new.write).entry.recording(entry.contents)
 
-    def _base_of(
+    def _live_rows(
         self,
         entry: KeyedEntry,
         key_groups: KeyGroupRange,
-        ends: Sequence[int],
+        spans: Sequence[KeyGroupRange],
         on_span: Callable[[], object],
-    ) -> tuple[KeyedStateHandle, ...]:
-        every = read_pieces(self.storage, entry, reads_of(entry, key_groups), self.piece_bytes)
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of some key groups with their changes, except expired rows."""
+        ends = [span.last for span in spans if span.intersect(key_groups)]
+        reads = reads_of(entry, key_groups)
+        every = read_pieces(self.new.storage, entry, reads, self.piece_bytes)
         rows = (rows_to_keep(piece, entry.state, self.now_ms) for piece in self._read_each(every))
-        target = KeyedTarget.of(self.storage, entry, self.checkpoint_id, self.options)
-        return self._record_new(entry, write_pieces(_report_spans(rows, ends, on_span), target))
+        return _report_spans(rows, ends, on_span)
 
     def merge(self, entry: KeyedEntry, count: int) -> KeyedEntry:
         """Merge the ``count`` newest layers of a state into one; do nothing for fewer than two."""
@@ -137,11 +117,10 @@ class Compactor:
         old = entry.layers[-count:]
         everything = KeyGroupRange.every(entry.state.max_parallelism)
         whole = replace(entry, handles=(), layers=old)
-        target = KeyedTarget.of(self.storage, old[-1].entry, self.checkpoint_id, self.options)
         layers = reads_of(whole, everything).layers
-        merged = merged_changes(self.storage, layers, entry.state, self.piece_bytes)
+        merged = merged_changes(self.new.storage, layers, entry.state, self.piece_bytes)
         rows = (replace_expired(run, entry.state, self.now_ms) for run in self._read_each(merged))
-        written = self._record_new(old[-1].entry, write_pieces(rows, target))
+        written = self.new.write(old[-1].entry, rows)
         layer = Layer(
             entry=replace(old[-1].entry, handles=written),
             checkpoint_id=old[-1].checkpoint_id,
@@ -155,12 +134,6 @@ class Compactor:
         for piece in pieces:
             self.before_batch()
             yield piece
-
-    def _record_new(
-        self, entry: KeyedEntry, handles: tuple[KeyedStateHandle, ...]
-    ) -> tuple[KeyedStateHandle, ...]:
-        self.new.add(entry.table.path, handles)
-        return handles
 
 
 def _report_spans(

@@ -7,7 +7,7 @@ files are new. The old files stay, because older checkpoints still name them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, ClassVar
@@ -21,13 +21,10 @@ from statestore.format.compaction_policy import (
     spans_to_fold,
 )
 from statestore.format.layers import live_rows, live_without
-from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Layer, Manifest
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.compaction import Compactor
-from statestore.maintenance.derive import Deriver
-from statestore.maintenance.edit import carry_others
-from statestore.snapshot.writer import CheckpointWriter
+from statestore.maintenance.derive import DerivedReport, Deriver
 
 __all__ = ["CompactReport", "CompactRequest", "CompactedState", "compact"]
 
@@ -93,20 +90,11 @@ class CompactedState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompactReport:
-    """The result of a compaction, or of a dry run: the states that have layers.
+class CompactReport(DerivedReport):
+    """The result of a compaction, or of a dry run: the states that have layers."""
 
-    ``new_checkpoint_id`` is None in a dry run, or if there was nothing to compact. ``left_out``
-    lists the state of its source that the checkpoint already lacked; compaction does not change it.
-    """
-
-    store: str
-    checkpoint_id: int
-    new_checkpoint_id: int | None
-    dry_run: bool
     everything: bool
     states: tuple[CompactedState, ...]
-    left_out: tuple[LeftOutState, ...] = ()
 
     json_properties: ClassVar[tuple[str, ...]] = ("is_compact",)
 
@@ -132,33 +120,25 @@ def compact(
     CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, CorruptionError for a damaged
     file, CommitConflictError, or StorageError. If it raises, no new checkpoint is visible.
     """
-    catalog, only = deriver.catalog, wanted.only
-    manifest, newest_id = deriver.load_source(checkpoint, from_older=from_older or dry_run)
-    plans = [
-        _CompactionPlan.from_entry(entry, wanted, only)
-        for entry in _select_entries(manifest, wanted)
-    ]
+    only = wanted.only
+    source = deriver.load_source(checkpoint, from_older=from_older or dry_run)
+    entries = _select_entries(source.manifest, wanted)
+    plans = [_CompactionPlan.from_entry(entry, wanted, only) for entry in entries]
+    is_needed = any(plan.steps for plan in plans)
     done = [plan.entry for plan in plans]
-    new = None
-    if any(plan.steps for plan in plans) and not dry_run:
-        with deriver.begin(manifest, newest_id=newest_id) as writer:
-            number, _ = writer.planned
-            compactor = Compactor(catalog.storage, number, deriver.parquet, now_ms)
-            with writer.compacting():
-                done = _compact_states(compactor, plans, writer, progress)
-            carry_others(writer, manifest, {(entry.state.uid, entry.state.name) for entry in done})
-            writer.record_origin(_origin(manifest, wanted, plans))
-        new = writer.id
+    with deriver.derive(source, "compact", dry_run=dry_run, is_needed=is_needed) as draft:
+        if draft.writer is not None:
+            with draft.checkpoint.compacting():
+                done = [*_compact_states(Compactor(draft.files, now_ms), plans, progress)]
+            for entry in done:
+                draft.put(entry, compacted=True)
+            draft.record(**_origin(wanted, plans))
     return CompactReport(
-        store=catalog.storage.url,
-        checkpoint_id=manifest.checkpoint_id,
-        new_checkpoint_id=new,
-        dry_run=dry_run,
+        **draft.facts,
         everything=wanted.everything,
         states=tuple(
             plan.report(None if dry_run else entry) for plan, entry in zip(plans, done, strict=True)
         ),
-        left_out=manifest.left_out,
     )
 
 
@@ -244,43 +224,30 @@ class _CompactionPlan:
 
 
 def _compact_states(
-    compactor: Compactor,
-    plans: Sequence[_CompactionPlan],
-    writer: CheckpointWriter,
-    progress: Callable[[int, int], None],
-) -> list[KeyedEntry]:
-    """Compact the states one after another, and add them to the checkpoint."""
-    total, steps, done = sum(plan.steps for plan in plans), count(1), []
+    compactor: Compactor, plans: Sequence[_CompactionPlan], progress: Callable[[int, int], None]
+) -> Iterator[KeyedEntry]:
+    """Yield the compacted states, one after another."""
+    total, steps = sum(plan.steps for plan in plans), count(1)
 
     def step() -> None:
         progress(next(steps), total)
 
     progress(0, total)
-    try:
-        for plan in plans:
-            entry = compactor.fold(plan.entry, [span.key_groups for span in plan.spans], step)
-            if plan.merged:
-                entry = compactor.merge(entry, plan.merged)
-                step()
-            done.append(entry)
-    except BaseException as error:
-        compactor.new.delete(error)
-        raise
-    writer.collected.carry_written(done, compactor.new.names, compacted=True)
-    return done
+    for plan in plans:
+        entry = compactor.fold(plan.entry, [span.key_groups for span in plan.spans], step)
+        if plan.merged:
+            entry = compactor.merge(entry, plan.merged)
+            step()
+        yield entry
 
 
-def _origin(
-    manifest: Manifest, wanted: CompactRequest, plans: Sequence[_CompactionPlan]
-) -> dict[str, Any]:
-    """Return the ``origin`` that the new manifest records."""
+def _origin(wanted: CompactRequest, plans: Sequence[_CompactionPlan]) -> dict[str, Any]:
+    """Return the members of the ``origin`` that the new manifest records."""
     return {
-        "command": "compact",
-        "checkpoint": manifest.checkpoint_id,
         "everything": wanted.everything,
         "states": [
             {
-                "uid": plan.entry.state.uid,
+                "operator": plan.entry.state.uid,
                 "state": plan.entry.state.name,
                 "layers": len(plan.entry.layers),
                 "folded": [[span.key_groups.first, span.key_groups.last] for span in plan.spans],

@@ -30,38 +30,31 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.hold_documents import Savepoint, check_savepoint_name, is_savepoint_name
-from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef
 from statestore.maintenance.copy_files import FileCopy, Progress, data_files
-from statestore.maintenance.derive import Deriver
+from statestore.maintenance.derive import DerivedReport, Deriver, Source
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints
 from statestore.storage import Storage
 
-__all__ = ["CopiedCheckpoint", "copy"]
+__all__ = ["CopiedCheckpoint", "copy", "fork"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CopiedCheckpoint:
+class CopiedCheckpoint(DerivedReport):
     """The result of a copy, or of a dry run.
 
-    ``new_checkpoint_id`` is the checkpoint in the target; None in a dry run without an earlier
-    copy. ``found`` is True if an earlier copy had made it. ``left_out`` lists the state of its
-    source that the checkpoint lacks; the copy lacks it too. ``copied_files`` and ``copied_bytes``
-    count only the files that the target lacked; a fork shares the other files.
+    ``new_checkpoint_id`` is the checkpoint in the target. ``found`` is True if an earlier copy had
+    made it, also in a dry run. ``copied_files`` and ``copied_bytes`` count only the files that the
+    target lacked; a fork shares the other files.
     """
 
-    store: str
     target: str
-    dry_run: bool
-    checkpoint_id: int
-    new_checkpoint_id: int | None
     found: bool
     savepoint: str | None
     files: int
     size_bytes: int
     copied_files: int
     copied_bytes: int
-    left_out: tuple[LeftOutState, ...] = ()
 
 
 def copy(
@@ -134,6 +127,39 @@ def copy(
     )
 
 
+def fork(
+    source: Catalog,
+    checkpoint: int | str,
+    target: Storage,
+    deriver: Callable[[Catalog], Deriver],
+    *,
+    dry_run: bool,
+    progress: Progress,
+) -> CopiedCheckpoint:
+    """Create a store at ``target`` whose first checkpoint is the given one, and share its files.
+
+    On one file system, files are hard-linked, so nothing is copied, and a collection in either
+    store removes only its own name. Files are never changed in place, so neither store sees the
+    other's writes. But if the bytes of a file are damaged, they are damaged in both stores. Files
+    are copied if they cannot be linked, as in a bucket or on another disk.
+
+    ``copied_files`` counts the files that could not be linked. An interrupted fork continues where
+    it stopped. Raises InvalidArgumentError if ``target`` already has a store with checkpoints, or a
+    folder with other files, and the errors of :func:`copy`.
+    """
+    _refuse_used(target)
+    return copy(
+        source,
+        checkpoint,
+        target,
+        deriver,
+        as_savepoint=None,
+        dry_run=dry_run,
+        progress=progress,
+        linked=True,
+    )
+
+
 def _open_target(
     source: Catalog,
     target: Storage,
@@ -166,20 +192,20 @@ def _copy_and_commit(
     deriver: Deriver, manifest: Manifest, work: FileCopy, savepoint: str | None
 ) -> int:
     """Copy the files that the target lacks, and commit; return the id of the new checkpoint."""
-    with deriver.begin(manifest, newest_id=None) as writer:
-        names = work.copy(writer.planned[0])
+    command = "fork" if work.linked else "copy"
+    with deriver.derive(Source(manifest), command, dry_run=False) as draft:
+        names = work.copy(draft.files.checkpoint_id)
         table_format = deriver.catalog.table_format(None)
         for entry in manifest.entries:
-            writer.collected.carry_entry(_relocate_entry(entry, names, table_format))
-        origin: dict[str, object] = {
-            "command": "fork" if work.linked else "copy",
-            "store": manifest.store_id,
-            "checkpoint": manifest.checkpoint_id,
-            "writer": manifest.writer.token,
-            "created_at_ms": manifest.created_at_ms,
-        }
-        writer.record_origin(origin | ({"savepoint": savepoint} if savepoint else {}))
-    return writer.id
+            draft.put(_relocate_entry(entry, names, table_format), new=())
+        draft.record(
+            store=manifest.store_id,
+            writer=manifest.writer.token,
+            created_at_ms=manifest.created_at_ms,
+            **({"savepoint": savepoint} if savepoint else {}),
+        )
+    number: int = draft.facts["new_checkpoint_id"]
+    return number
 
 
 def _relocate_entry(entry: Entry, names: Mapping[str, str], table_format: str) -> Entry:
@@ -299,3 +325,24 @@ def is_same_place(first: Storage, second: Storage) -> bool:
     paths = [storage.native_path("") for storage in (first, second)]
     real = [None if path is None else Path(path).resolve() for path in paths]
     return first.url == second.url or (real[0] is not None and real[0] == real[1])
+
+
+def _refuse_used(target: Storage) -> None:
+    """Refuse a target that is in use.
+
+    A store without a checkpoint is an interrupted fork, and is allowed.
+    """
+    if target.is_empty():
+        return
+    advice = "choose a path that does not exist yet for the fork"
+    try:
+        numbers = Catalog.open(target, create=False).checkpoint_ids()
+    except StoreNotFoundError as error:
+        raise InvalidArgumentError(
+            f"{target.url} is not a store but contains files; {advice}"
+        ) from error
+    if numbers:
+        raise InvalidArgumentError(
+            f"{target.url} is already a store, with checkpoints "
+            f"{', '.join(map(str, numbers))}; {advice}, or use 'statestore copy'"
+        )

@@ -24,7 +24,7 @@ from statestore.errors import (
 )
 from statestore.format.handles import Handle
 from statestore.format.manifest import Manifest
-from statestore.maintenance.file_names import StoredFileIndex, new_name
+from statestore.maintenance.copy_names import StoredFileIndex, new_name
 from statestore.storage import Storage
 from statestore.storage.base import report_os_errors
 from statestore.storage.hard_links import can_link, link

@@ -15,9 +15,9 @@ text, because manifests outlive the rows that they describe.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,21 +27,19 @@ from statestore.display import counted
 from statestore.engines.choice import engine_of, reread
 from statestore.errors import InvalidArgumentError, Remedy, SchemaMismatchError
 from statestore.format.handles import KeyedStateHandle
-from statestore.format.left_out import LeftOutState
-from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.manifest import KeyedEntry
 from statestore.format.schema import same_columns
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
-from statestore.keys.ranges import Assignment
 from statestore.layers.intact_key_groups import group_digests
 from statestore.layers.merge import identities_of
-from statestore.maintenance.derive import Deriver
+from statestore.layers.rewrite import RewrittenState, with_new_files
+from statestore.maintenance.derive import DerivedReport, Deriver, Draft
 from statestore.maintenance.diff_report import Example
-from statestore.maintenance.rewrite import EditChanges, Rewritten, changes_of, rewrite
-from statestore.maintenance.rewrite_sql import SqlResult, sql_result
-from statestore.maintenance.row_update import RowUpdate, updated_rows
-from statestore.parquet.keyed_writer import KeyedTarget
+from statestore.maintenance.edit_keys import EditChanges, EditResult, changes_of, edit_keys
+from statestore.maintenance.edit_sql import SqlResult, sql_result
+from statestore.maintenance.edit_update import RowUpdate, updated_rows
 from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
 from statestore.restore.lookup import key_batch
 from statestore.restore.plan import owners_of
@@ -52,10 +50,9 @@ from statestore.rows.pandas_rows import is_pandas
 from statestore.rows.python_values import display_rows, table_of_dicts
 from statestore.rows.rows_like_stored import frame_like
 from statestore.rows.uuids import uuid_columns, with_uuids
-from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
 
-__all__ = ["Edit", "EditedState", "carry_others", "edit"]
+__all__ = ["Edit", "EditedState", "edit"]
 
 _MOST_MISSING = 5
 """The most keys without a row that a result names."""
@@ -94,25 +91,20 @@ class Edit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditedState:
+class EditedState(DerivedReport):
     """The result of an edit, or of a dry run.
 
-    ``new_checkpoint_id`` is None if no checkpoint was made: in a dry run, or if nothing would
-    change in an edit of single keys. ``how`` is keys, rows or sql. ``files`` and ``size_bytes``
-    count the rewritten files, or in a dry run the files that would be replaced. ``rows_before`` and
-    ``rows_after`` are the rows in the state's files, in base and changes together.
-    ``changed_rows_before`` of ``rows_before`` are changes; an edit merges them into the files that
-    it rewrites. ``deleted`` and ``put`` count rows; a row that was put may have replaced another.
-    ``missing`` is the number of keys to delete that have no row, and ``missing_keys`` are the first
-    of these, by key column. ``examples`` are the first changed rows, each with ``a``, the row
-    before, and ``b``, the row after. An edit with all rows has neither numbers nor examples.
-    ``left_out`` lists the state of its source that the checkpoint lacks, before and after the edit.
+    If nothing would change in an edit of single keys, no checkpoint is made. ``how`` is keys, rows
+    or sql. ``files`` and ``size_bytes`` count the rewritten files, or in a dry run the files that
+    would be replaced. ``rows_before`` and ``rows_after`` are the rows in the state's files, in base
+    and changes together. ``changed_rows_before`` of ``rows_before`` are changes; an edit merges
+    them into the files that it rewrites. ``deleted`` and ``put`` count rows; a row that was put may
+    have replaced another. ``missing`` is the number of keys to delete that have no row, and
+    ``missing_keys`` are the first of these, by key column. ``examples`` are the first changed rows,
+    each with ``a``, the row before, and ``b``, the row after. An edit with all rows has neither
+    numbers nor examples.
     """
 
-    store: str
-    dry_run: bool
-    checkpoint_id: int
-    new_checkpoint_id: int | None
     operator: str
     state: str
     how: str
@@ -126,20 +118,6 @@ class EditedState:
     size_bytes: int
     missing: int = 0
     missing_keys: tuple[Mapping[str, Any], ...] = ()
-    examples: tuple[Example, ...] = ()
-    left_out: tuple[LeftOutState, ...] = ()
-
-
-@dataclass(frozen=True)
-class _EditResult:
-    """A state after the edit; ``files`` were written, or in a dry run would be replaced."""
-
-    entry: KeyedEntry
-    files: tuple[KeyedStateHandle, ...]
-    groups: tuple[int, ...]
-    rows: int
-    deleted: int = 0
-    put: int = 0
     examples: tuple[Example, ...] = ()
 
 
@@ -173,54 +151,41 @@ def edit(
     If an edit fails, no new checkpoint is visible.
     """
     storage = deriver.catalog.storage
-    manifest, newest_id = deriver.load_source(checkpoint, from_older=from_older or dry_run)
-    entry = manifest.keyed_entry(uid, name)
-    owners = owners_of(manifest, uid)
+    source = deriver.load_source(checkpoint, from_older=from_older or dry_run)
+    entry = source.manifest.keyed_entry(uid, name)
     deletes = _deletes(storage, entry, wanted.delete)
-    new_id = None
     # A refused edit must not take over the store of a job.
     with _prepared(deriver, entry, wanted, deletes, dry_run=dry_run) as prepared:
-        if isinstance(prepared, EditChanges) and not prepared.groups:
-            changed = _EditResult(entry, (), (), entry.rows)
-        elif dry_run:
-            changed = _apply_edit(storage, entry, wanted, prepared, None, owners)
-        else:
-            with deriver.begin(manifest, newest_id=newest_id) as writer:
-                number, _ = writer.planned
-                target = KeyedTarget.of(storage, entry, number, deriver.parquet)
-                changed = _apply_edit(storage, entry, wanted, prepared, target, owners)
-                writer.collected.carry_entry(changed.entry, changed.files)
-                carry_others(writer, manifest, {(uid, name)})
-                writer.record_origin(_origin(manifest, entry, wanted, changed))
-            new_id = writer.id
+        is_needed = not isinstance(prepared, EditChanges) or bool(prepared.groups)
+        with deriver.derive(source, "edit", dry_run=dry_run, is_needed=is_needed) as draft:
+            result = _apply_edit(deriver, draft, entry, wanted, prepared)
+            draft.put(result.state.entry)
+            draft.record(
+                operator=uid,
+                state=name,
+                by=wanted.how,
+                rows_before=entry.rows,
+                rows_after=result.rows,
+                key_groups=len(result.groups),
+            )
+    files = result.state.replaced if dry_run else result.state.new
     return EditedState(
-        store=storage.url,
-        dry_run=dry_run,
-        checkpoint_id=manifest.checkpoint_id,
-        new_checkpoint_id=new_id,
+        **draft.facts,
         operator=uid,
         state=name,
         how=wanted.how,
         rows_before=entry.rows,
         changed_rows_before=entry.changed_rows,
-        rows_after=changed.rows,
-        deleted=changed.deleted,
-        put=changed.put,
-        key_groups=changed.groups,
-        files=len(changed.files),
-        size_bytes=sum(handle.size_bytes for handle in changed.files),
+        rows_after=result.rows,
+        deleted=result.deleted,
+        put=result.put,
+        key_groups=result.groups,
+        files=len(files),
+        size_bytes=sum(handle.size_bytes for handle in files),
         missing=deletes.missing.num_rows,
         missing_keys=tuple(display_rows(deletes.missing.slice(0, _MOST_MISSING))),
-        examples=changed.examples,
-        left_out=manifest.left_out,
+        examples=result.examples,
     )
-
-
-def carry_others(writer: CheckpointWriter, manifest: Manifest, but: set[tuple[str, str]]) -> None:
-    """Carry every state of a checkpoint except the ones in ``but``, given by uid and name."""
-    for entry in manifest.entries:
-        if (entry.state.uid, entry.state.name) not in but:
-            writer.collected.carry_entry(entry)
 
 
 @contextmanager
@@ -303,38 +268,22 @@ def _deletes(storage: Storage, entry: KeyedEntry, keys: Sequence[Any]) -> _Delet
 
 
 def _apply_edit(
-    storage: Storage,
+    deriver: Deriver,
+    draft: Draft,
     entry: KeyedEntry,
     wanted: Edit,
     prepared: EditChanges | SqlResult | None,
-    target: KeyedTarget | None,
-    owners: Assignment,
-) -> _EditResult:
-    """Return the edited state; without a target, nothing is written."""
+) -> EditResult:
+    """Return the edited state; without a writer, nothing is written."""
+    memory_bytes = deriver.parquet.memory_bytes
     if isinstance(prepared, EditChanges):
-        return _result_of(rewrite(storage, entry, prepared, target), target)
+        return edit_keys(deriver.catalog.storage, entry, prepared, draft.write, memory_bytes)
     if isinstance(prepared, SqlResult):
-        return _result_of(prepared.rewrite(target), target)
-    handles, count = _write_rows(entry, wanted.rows, target, owners)
-    changed = replace(entry, handles=handles, layers=())
-    if entry.layers:  # no table version has these files
-        changed = replace(changed, table=entry.table.without_version())
-    replaced = tuple(handle for part in entry.parts for handle in part.handles)
-    files = replaced if target is None else handles
-    groups = sorted({group for handle in files for group, _, _ in group_digests(handle)})
-    return _EditResult(changed, files, tuple(groups), count)
+        return prepared.rewrite(None if draft.writer is None else draft.write, memory_bytes)
+    return _replace_rows(entry, wanted.rows, draft)
 
 
-def _result_of(done: Rewritten, target: KeyedTarget | None) -> _EditResult:
-    files = done.replaced if target is None else done.new
-    return _EditResult(
-        done.entry, files, done.groups, done.rows, done.removed, done.added, done.examples
-    )
-
-
-def _write_rows(
-    entry: KeyedEntry, rows: Any, target: KeyedTarget | None, owners: Assignment
-) -> tuple[tuple[KeyedStateHandle, ...], int]:
+def _replace_rows(entry: KeyedEntry, rows: Any, draft: Draft) -> EditResult:
     state = entry.state
     if is_pandas(rows):
         rows = frame_like(rows, state.schema, state.schema.names, subject=str(state))
@@ -349,24 +298,18 @@ def _write_rows(
             f"{state} has the columns ({state.schema}), but the rows have ({schema}); an edit "
             "cannot change the columns of a state"
         )
-    if target is not None:
-        handles = engine.write_keyed(rows, owners, target)
-        return handles, sum(handle.rows for handle in handles)
-    known = engine.rows_known(rows)
-    return (), rows.count() if known is None else known
+    replaced = tuple(handle for part in entry.parts for handle in part.handles)
+    if draft.writer is None:
+        known = engine.rows_known(rows)
+        count = rows.count() if known is None else known
+        return EditResult(RewrittenState(entry, (), replaced), _groups_of(replaced), count)
+    owners = owners_of(draft.source.manifest, state.uid)
+    new = engine.write_keyed(rows, owners, draft.files.target(entry))
+    draft.files.add(entry.table.path, new)
+    every = KeyGroupRange.every(state.max_parallelism)
+    changed = with_new_files(entry, [every], new)
+    return EditResult(changed, _groups_of(new), sum(handle.rows for handle in new))
 
 
-def _origin(
-    manifest: Manifest, entry: KeyedEntry, wanted: Edit, changed: _EditResult
-) -> dict[str, Any]:
-    """Return the ``origin`` of the new manifest: where and how much, without keys or rows."""
-    return {
-        "command": "edit",
-        "checkpoint": manifest.checkpoint_id,
-        "operator": entry.state.uid,
-        "state": entry.state.name,
-        "by": wanted.how,
-        "rows_before": entry.rows,
-        "rows_after": changed.rows,
-        "key_groups": len(changed.groups),
-    }
+def _groups_of(handles: Iterable[KeyedStateHandle]) -> tuple[int, ...]:
+    return tuple(sorted({group for handle in handles for group, _, _ in group_digests(handle)}))

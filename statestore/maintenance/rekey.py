@@ -10,19 +10,18 @@ failure.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from statestore.errors import CorruptionError
 from statestore.format.documents import convert_json
-from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.manifest_json import keyed_from_json, keyed_to_json
 from statestore.format.state import KeyedState
-from statestore.maintenance.derive import Deriver
-from statestore.maintenance.edit import carry_others
-from statestore.maintenance.file_names import new_name
+from statestore.maintenance.copy_names import new_name
+from statestore.maintenance.derive import DerivedReport, Deriver, Draft
 from statestore.maintenance.rekey_folder import WorkingFolder, working_folder
 from statestore.maintenance.rekey_plan import (
     RekeyRequest,
@@ -32,8 +31,6 @@ from statestore.maintenance.rekey_plan import (
     select_entries,
 )
 from statestore.maintenance.rekey_rows import Spread, spill_rows, write_range
-from statestore.parquet.keyed_writer import KeyedTarget
-from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = ["Progress", "RekeyReport", "RekeyRequest", "RekeyedState", "rekey"]
 
@@ -66,22 +63,12 @@ class RekeyedState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RekeyReport:
-    """The result of a rekey, or of a dry run.
+class RekeyReport(DerivedReport):
+    """The result of a rekey, or of a dry run; ``read_bytes`` is the size of the read files."""
 
-    It has the source checkpoint, the new one (None in a dry run), and the states. ``read_bytes`` is
-    the size of the files that were read. ``left_out`` lists the state of its source that the new
-    checkpoint lacks.
-    """
-
-    store: str
-    dry_run: bool
-    checkpoint_id: int
-    new_checkpoint_id: int | None
     operator: str
     read_bytes: int
     states: tuple[RekeyedState, ...]
-    left_out: tuple[LeftOutState, ...] = ()
 
 
 def rekey(
@@ -104,49 +91,47 @@ def rekey(
     CommitConflictError or StorageError. Raises NullKeyError or DuplicateKeyError if the rows do not
     fit the new key. If a run fails, no new checkpoint is visible.
     """
-    manifest, newest_id = deriver.load_source(checkpoint, from_older=from_older or dry_run)
+    source = deriver.load_source(checkpoint, from_older=from_older or dry_run)
+    manifest = source.manifest
     entries = select_entries(manifest, wanted)
     states = [requested_state(manifest, entry, wanted) for entry in entries]
     refuse_mixed(manifest, entries, states)
-    ranges = {uid: own for uid, own in manifest.ranges.items() if uid != wanted.uid}
-    # The rows of a missing key group belong to several new ones.
-    last_group = states[0].max_parallelism - 1
-    left_out = tuple(
-        replace(part, first=0, last=last_group)
-        if part.operator == wanted.uid and part.first is not None
-        else part
-        for part in manifest.left_out
-    )
-    like = replace(
-        manifest, graph=requested_graph(manifest, states[0]), ranges=ranges, left_out=left_out
-    )
-    done: list[KeyedEntry] = []
-    new_id = None
-    if not dry_run:
-        job = _job(manifest, wanted, entries)
+    like = replace(source, manifest=_regrouped(manifest, wanted.uid, states[0]))
+    done = [KeyedEntry(state, entries[0].table, ()) for state in states]
+    with ExitStack() as stack:
         # The folder stays locked until the checkpoint is committed or abandoned.
-        with (
-            working_folder(work, job) as folder,
-            deriver.begin(like, newest_id=newest_id) as writer,
-        ):
+        folder = None
+        if not dry_run:
+            folder = stack.enter_context(working_folder(work, _job(manifest, wanted, entries)))
+        draft = stack.enter_context(deriver.derive(like, "rekey", dry_run=dry_run))
+        if folder is not None:
             counter = _Counter(2 * sum(entry.rows for entry in entries), progress)
             for place, (entry, state) in enumerate(zip(entries, states, strict=True)):
                 own = folder.subfolder(str(place))
-                done.append(_Run(deriver, writer, entry, state, own, counter).finish())
-            names = [name for entry in done for name in _file_names(entry)]
-            writer.collected.carry_written(done, names, kept=folder.kept)
-            carry_others(writer, manifest, {(e.state.uid, e.state.name) for e in done})
-            writer.record_origin(_origin(manifest, wanted, done))
-        new_id = writer.id
-    after = done or [KeyedEntry(state, entries[0].table, ()) for state in states]
+                done[place] = _Run(deriver, draft, entry, state, own, counter).finish()
+                draft.put(done[place], _file_names(done[place]))
+            draft.record(operator=wanted.uid, states=[*map(_new_grouping, done)])
     return RekeyReport(
-        store=deriver.catalog.storage.url,
-        dry_run=dry_run,
-        checkpoint_id=manifest.checkpoint_id,
-        new_checkpoint_id=new_id,
+        **draft.facts,
         operator=wanted.uid,
         read_bytes=sum(entry.size_bytes for entry in entries),
-        states=tuple(_state_report(a, b, dry_run) for a, b in zip(entries, after, strict=True)),
+        states=tuple(_state_report(a, b, dry_run) for a, b in zip(entries, done, strict=True)),
+    )
+
+
+def _regrouped(manifest: Manifest, uid: str, state: KeyedState) -> Manifest:
+    """Return the checkpoint with the operator's new max parallelism, without its own ranges."""
+    # The rows of a missing key group belong to several new ones.
+    left_out = tuple(
+        replace(part, first=0, last=state.max_parallelism - 1)
+        if part.operator == uid and part.first is not None
+        else part
+        for part in manifest.left_out
+    )
+    return replace(
+        manifest,
+        graph=requested_graph(manifest, state),
+        ranges={other: ranges for other, ranges in manifest.ranges.items() if other != uid},
         left_out=left_out,
     )
 
@@ -167,7 +152,7 @@ class _Run:
     """The rekey of one state; parts that are already in the working folder are not repeated."""
 
     deriver: Deriver
-    writer: CheckpointWriter
+    draft: Draft
     entry: KeyedEntry
     state: KeyedState
     work: WorkingFolder
@@ -181,11 +166,12 @@ class _Run:
         spilled = self._spill_rows()
         known = self._load_written()
         for place in range(len(known), spilled.ranges):
-            handles = write_range(self.work.path, place, self._range_target())
+            target = self.draft.files.target(self._empty_entry())
+            handles = write_range(self.work.path, place, target)
             known.append(replace(self._empty_entry(), handles=handles))
             if not self.work.kept:
                 # This run cannot be resumed, so an error deletes the written files.
-                self.writer.collected.carry_written((), _file_names(known[-1]))
+                self.draft.files.add(target.folder, handles)
             self._record_written(known)
             self.counter.add(known[-1].rows)
         handles = tuple(handle for entry in known for handle in entry.handles)
@@ -213,11 +199,6 @@ class _Run:
 
     def _empty_entry(self) -> KeyedEntry:
         return KeyedEntry(self.state, self.entry.table.without_version(), ())
-
-    def _range_target(self) -> KeyedTarget:
-        storage, options = self.deriver.catalog.storage, self.deriver.parquet
-        number, _ = self.writer.planned
-        return KeyedTarget.of(storage, self._empty_entry(), number, options)
 
     def _spill_rows(self) -> Spread:
         known = self.work.read(_SPREAD)
@@ -254,7 +235,7 @@ class _Run:
         storage, folder = self.deriver.catalog.storage, entry.table.path
         handles = []
         for handle in entry.handles:
-            new = new_name(handle, self.writer.planned[0])
+            new = new_name(handle, self.draft.files.checkpoint_id)
             old, adopted = f"{folder}/{handle.path}", f"{folder}/{new}"
             try:
                 whole = storage.size(old) == handle.size_bytes
@@ -285,20 +266,13 @@ def _job(manifest: Manifest, wanted: RekeyRequest, entries: Sequence[KeyedEntry]
     }
 
 
-def _origin(manifest: Manifest, wanted: RekeyRequest, done: Sequence[KeyedEntry]) -> dict[str, Any]:
+def _new_grouping(entry: KeyedEntry) -> dict[str, Any]:
+    """Return what the ``origin`` of the new manifest records of a state."""
     return {
-        "command": "rekey",
-        "checkpoint": manifest.checkpoint_id,
-        "operator": wanted.uid,
-        "states": [
-            {
-                "state": entry.state.name,
-                "key": list(entry.state.key),
-                "max_parallelism": entry.state.max_parallelism,
-                "hash_scheme": entry.state.hash_scheme,
-            }
-            for entry in done
-        ],
+        "state": entry.state.name,
+        "key": list(entry.state.key),
+        "max_parallelism": entry.state.max_parallelism,
+        "hash_scheme": entry.state.hash_scheme,
     }
 
 

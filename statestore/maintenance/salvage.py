@@ -13,68 +13,119 @@ then has a state that the job was never in, and its manifest records which part 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from statestore.catalog.catalog import Catalog
-from statestore.errors import (
-    CheckpointNotFoundError,
-    InvalidArgumentError,
-    MalformedManifestError,
-)
-from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.errors import InvalidArgumentError, MalformedManifestError
+from statestore.format.handles import KeyedStateHandle
 from statestore.format.left_out import LeftOutState
-from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
+from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.state import Layout
+from statestore.keys.groups import KeyGroupRange
 from statestore.layers.intact_key_groups import group_digests
 from statestore.layers.key_group_contents import exact_groups
-from statestore.maintenance.damage import (
+from statestore.layers.rewrite import with_new_files
+from statestore.maintenance.derive import DerivedReport, Deriver, Draft, Source
+from statestore.maintenance.salvage_damage import (
     Damage,
     DamagedElements,
     DamagedKeyed,
     assess_damage,
     damaged_files,
 )
-from statestore.maintenance.derive import Deriver
-from statestore.maintenance.older_checkpoints import OlderCheckpoints, SalvageSource
-from statestore.maintenance.readable_parts import is_whole, rewrite_elements, rewrite_groups
-from statestore.maintenance.salvage_parts import (
-    LostPart,
-    SalvagedState,
-    merge_lost_parts,
-    origin_of,
-)
+from statestore.maintenance.salvage_older import OlderCheckpoints, SalvageSource
+from statestore.maintenance.salvage_readable import copy_groups, is_whole, rewrite_elements
 from statestore.maintenance.verify import BrokenFile
-from statestore.parquet.keyed_writer import KeyedTarget
-from statestore.parquet.uncommitted_files import UncommittedFiles
-from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
 
-__all__ = ["DEFAULT_KEYS", "SalvageReport", "salvage"]
+__all__ = [
+    "DEFAULT_KEYS",
+    "LostPart",
+    "SalvageReport",
+    "SalvagedState",
+    "merge_lost_parts",
+    "salvage",
+]
 
 
 DEFAULT_KEYS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class SalvageReport:
-    """The damage of a checkpoint, the lost parts, and the new checkpoint with the rest.
+class LostPart:
+    """A part of a damaged checkpoint that cannot be read.
 
-    ``new_checkpoint_id`` is None in a dry run, and if nothing is damaged. ``files`` is the number
-    of checked files; names in ``damaged`` are relative to the store. ``left_out`` lists the state
-    of its source that the checkpoint lacks, including the rows that this salvage lost.
+    It covers key groups ``first`` to ``last``; both are None for a whole operator state.
+    ``known_in`` is the newest older checkpoint with an intact copy of this part, and ``keys`` the
+    number of its keys there. Both are None without such a copy; ``keys`` is also None for elements.
+    ``filled_from`` is the checkpoint whose rows replaced the lost ones.
     """
 
-    store: str
-    checkpoint_id: int
-    new_checkpoint_id: int | None
-    dry_run: bool
+    first: int | None
+    last: int | None
+    rows: int
+    known_in: int | None = None
+    keys: int | None = None
+    filled_from: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SalvagedState:
+    """A state with damaged files: its row counts in the damaged and the new checkpoint.
+
+    In a state with changes, ``rows_before`` and the rows of ``lost`` count the rows in its files,
+    in base and changes together.
+
+    ``lost`` is ordered by key group; adjacent key groups with the same outcome are one part.
+    ``keys`` are lost keys that were found in older checkpoints, by column, up to the requested
+    limit.
+    ``why_not_filled`` gives the reasons why the rows of older checkpoints could not be used.
+    """
+
+    operator: str
+    state: str
+    sort: str
+    damaged_files: int
+    rows_before: int
+    rows_after: int
+    lost: tuple[LostPart, ...]
+    keys: tuple[Mapping[str, Any], ...] = ()
+    why_not_filled: tuple[str, ...] = ()
+
+    json_properties: ClassVar[tuple[str, ...]] = ("lost_rows", "lost_key_groups", "lost_keys")
+
+    @property
+    def lost_rows(self) -> int:
+        """The number of unreadable rows, whether or not older rows replaced them."""
+        return sum(part.rows for part in self.lost)
+
+    @property
+    def lost_key_groups(self) -> int:
+        """The number of unreadable key groups."""
+        return sum(_width(part) for part in self.lost)
+
+    @property
+    def lost_keys(self) -> int:
+        """The number of keys that older checkpoints have in the lost parts.
+
+        The lost parts may have had other keys as well.
+        """
+        return sum(part.keys or 0 for part in self.lost)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SalvageReport(DerivedReport):
+    """The damage of a checkpoint, the lost parts, and the new checkpoint with the rest.
+
+    ``files`` is the number of checked files; names in ``damaged`` are relative to the store.
+    ``left_out`` includes the rows that this salvage lost.
+    """
+
     files: int
     damaged: tuple[BrokenFile, ...]
     states: tuple[SalvagedState, ...]
-    left_out: tuple[LeftOutState, ...] = ()
 
     json_properties: ClassVar[tuple[str, ...]] = ("is_intact",)
 
@@ -103,34 +154,26 @@ def salvage(
         raise InvalidArgumentError(
             f"keys is the number of lost keys to show and must be 0 or more, not {keys!r}"
         )
+    # The data files themselves are checked, not their copies in a cache.
     catalog = Catalog(storage, deriver.catalog.store_id)
-    # First: later checkpoints have not been looked at.
-    visible, newest_id = catalog.visible_and_newest()
-    manifest = _load(catalog, checkpoint)
-    if not (from_older or dry_run):
-        # The next snapshot would not build on an unreadable checkpoint either.
-        deriver.refuse_older(manifest, [n for n in visible if _is_newer(catalog, n, manifest)])
+    source = _load(replace(deriver, catalog=catalog), checkpoint, from_older or dry_run)
+    manifest = source.manifest
     damaged = damaged_files(storage, manifest, progress)
     older = OlderCheckpoints(catalog, storage, manifest.checkpoint_id)
     damage = assess_damage(storage, damaged, older, fill=from_older, keys=keys)
     states = tuple(_state(storage, damaged_state, from_older) for damaged_state in damage)
-    lost = tuple(_left_out_parts(states))
-    new = None
-    if damaged and not dry_run:
-        with deriver.begin(manifest, newest_id=newest_id) as writer:
-            writer.record_origin(origin_of(manifest.checkpoint_id, states))
-            writer.record_left_out(lost)
-            _write(storage, deriver, writer, manifest, damage, from_older)
-        new = writer.id
+    is_needed = bool(damaged)
+    with deriver.derive(source, "salvage", dry_run=dry_run, is_needed=is_needed) as draft:
+        draft.leave_out(_left_out_parts(states))
+        draft.record(**_origin(states))
+        if draft.writer is not None:
+            for damaged_state in damage:
+                draft.put(_readable(storage, draft, damaged_state, from_older))
     return SalvageReport(
-        store=storage.url,
-        checkpoint_id=manifest.checkpoint_id,
-        new_checkpoint_id=new,
-        dry_run=dry_run,
+        **draft.facts,
         files=manifest.files,
         damaged=tuple(file.broken for file in damaged),
         states=states,
-        left_out=(*manifest.left_out, *lost),
     )
 
 
@@ -149,24 +192,18 @@ def _left_out_parts(states: Iterable[SalvagedState]) -> Iterator[LeftOutState]:
                 )
 
 
-def _load(catalog: Catalog, checkpoint: int | str) -> Manifest:
-    checkpoint_id = catalog.resolve(checkpoint)
+def _load(deriver: Deriver, checkpoint: int | str, from_older: bool) -> Source:
     try:
-        return catalog.manifest(checkpoint_id)
+        return deriver.load_source(checkpoint, from_older=from_older, skip_unreadable=True)
     except MalformedManifestError as error:
+        catalog = deriver.catalog
+        checkpoint_id = catalog.resolve(checkpoint)
         others = [str(number) for number in catalog.checkpoint_ids() if number != checkpoint_id]
         raise MalformedManifestError(
             f"{error}; nothing else lists the files of checkpoint {checkpoint_id}, so nothing "
             "of it can be salvaged. Recover that document from a backup, or restore another "
             f"checkpoint: {', '.join(others[-10:]) or 'none'}"
         ) from error
-
-
-def _is_newer(catalog: Catalog, number: int, manifest: Manifest) -> bool:
-    """Return whether a checkpoint is newer, and its manifest can be read."""
-    with suppress(CheckpointNotFoundError, MalformedManifestError):
-        return number > manifest.checkpoint_id and catalog.load_header(number) is not None
-    return False
 
 
 def _state(storage: Storage, damage: Damage, fill: bool) -> SalvagedState:
@@ -238,69 +275,37 @@ def _lost_elements(damage: DamagedElements, fill: bool) -> LostPart:
     )
 
 
-def _write(
-    storage: Storage,
-    deriver: Deriver,
-    writer: CheckpointWriter,
-    manifest: Manifest,
-    damage: Sequence[Damage],
-    fill: bool,
-) -> None:
-    """Add every state to the new checkpoint, damaged ones as far as they are readable."""
-    damaged = {
-        (damaged_state.entry.state.uid, damaged_state.entry.state.name): damaged_state
-        for damaged_state in damage
-    }
-    for entry in manifest.entries:
-        damaged_state = damaged.get((entry.state.uid, entry.state.name))
-        if damaged_state is None:
-            writer.collected.carry_entry(entry)
-        elif isinstance(damaged_state, DamagedKeyed):
-            number, _ = writer.planned
-            target = KeyedTarget.of(
-                deriver.catalog.storage, damaged_state.entry, number, deriver.parquet
-            )
-            writer.collected.carry_entry(*_rewrite_state(storage, damaged_state, target))
-        else:
-            writer.collected.carry_entry(
-                *_rewrite_elements(deriver.catalog.storage, writer, damaged_state, fill)
-            )
+def _readable(storage: Storage, draft: Draft, damage: Damage, fill: bool) -> Entry:
+    """Return a damaged state with its readable rows, filled with older rows if requested."""
+    if isinstance(damage, DamagedKeyed):
+        return _readable_groups(storage, draft, damage)
+    return _readable_elements(draft, damage, fill)
 
 
-def _rewrite_state(
-    storage: Storage, damage: DamagedKeyed, target: KeyedTarget
-) -> tuple[KeyedEntry, list[KeyedStateHandle]]:
-    """Return a keyed state without its damaged files, and the files that were written for it.
+def _readable_groups(storage: Storage, draft: Draft, damage: DamagedKeyed) -> KeyedEntry:
+    """Return a keyed state without its damaged files.
 
     The result has no layers: a layer that lacks key groups cannot be kept.
     """
     entry, sources = damage.entry, damage.copies.sources
     if entry.layers:
         parts = [(entry, damage.kept_groups()), *_group_by_checkpoint(sources)]
-        handles = rewrite_groups(storage, parts, target)
-        whole = replace(entry, handles=handles, layers=(), table=entry.table.without_version())
-        return whole, [*handles]
-    kept = [handle for handle in entry.handles if handle not in damage.readable]
+        whole = KeyGroupRange.every(entry.state.max_parallelism)
+        return with_new_files(entry, [whole], copy_groups(storage, parts, entry, draft.files)).entry
     new: list[KeyedStateHandle] = []
-    try:
-        for handle, readable in damage.readable.items():
-            lost = {group for group, _, _ in group_digests(handle)} - readable
-            own = {group: source for group, source in sources.items() if group in lost}
-            carried = _carry_older_files(storage, entry, own)
-            kept += carried
-            if carried:  # such a file has one key group, and replaces a file that had one
-                continue
-            others = _group_by_checkpoint(own)
-            if readable or others:
-                damaged = replace(entry, handles=(handle,))
-                new += rewrite_groups(storage, [(damaged, readable), *others], target)
-    except BaseException as error:
-        written = UncommittedFiles(target.storage)
-        written.add(target.folder, new)
-        written.delete(error)
-        raise
-    ordered = sorted([*kept, *new], key=lambda handle: handle.key_groups.first)
-    return replace(entry, handles=tuple(ordered), table=entry.table.without_version()), new
+    for handle, readable in damage.readable.items():
+        lost = {group for group, _, _ in group_digests(handle)} - readable
+        own = {group: source for group, source in sources.items() if group in lost}
+        carried = _carry_older_files(storage, entry, own)
+        new += carried
+        if carried:  # such a file has one key group, and replaces a file that had one
+            continue
+        others = _group_by_checkpoint(own)
+        if readable or others:
+            damaged = replace(entry, handles=(handle,))
+            new += copy_groups(storage, [(damaged, readable), *others], entry, draft.files)
+    spans = [handle.key_groups for handle in damage.readable]
+    return with_new_files(entry, spans, new).entry
 
 
 def _group_by_checkpoint(sources: dict[int, SalvageSource]) -> list[tuple[KeyedEntry, set[int]]]:
@@ -327,16 +332,55 @@ def _carry_older_files(
     ]
 
 
-def _rewrite_elements(
-    storage: Storage, writer: CheckpointWriter, damage: DamagedElements, fill: bool
-) -> tuple[OperatorEntry, Sequence[OperatorStateHandle]]:
-    """Return an operator state with its available elements, and the files written for it."""
+def _readable_elements(draft: Draft, damage: DamagedElements, fill: bool) -> OperatorEntry:
+    """Return an operator state with its available elements."""
     entry, older = damage.entry, damage.copies.entry
     table = entry.table.without_version()
     if damage.readable:
-        number, _ = writer.planned
-        handles = rewrite_elements(storage, entry, number)
-        return replace(entry, handles=handles, table=table), handles
+        handles = rewrite_elements(draft.files.storage, entry, draft.files.checkpoint_id)
+        draft.files.add(table.path, handles)
+        return replace(entry, handles=handles, table=table)
     if fill and older is not None:
-        return replace(entry, counts=older.counts, handles=older.handles, table=table), ()
-    return replace(entry, counts=(0,) * len(entry.counts), handles=(), table=table), ()
+        return replace(entry, counts=older.counts, handles=older.handles, table=table)
+    return replace(entry, counts=(0,) * len(entry.counts), handles=(), table=table)
+
+
+def merge_lost_parts(parts: Iterable[LostPart]) -> tuple[LostPart, ...]:
+    """Merge adjacent parts with the same outcome; the parts are ordered by key group."""
+    merged_parts: list[LostPart] = []
+    for part in parts:
+        last = merged_parts[-1] if merged_parts else None
+        if last is None or not _is_adjacent(last, part):
+            merged_parts.append(part)
+            continue
+        keys = None if last.keys is None else last.keys + (part.keys or 0)
+        merged_parts[-1] = replace(last, last=part.last, rows=last.rows + part.rows, keys=keys)
+    return tuple(merged_parts)
+
+
+def _origin(states: Iterable[SalvagedState]) -> dict[str, Any]:
+    """Return the members of the ``origin`` of the new checkpoint.
+
+    ``lost`` lists the missing parts, and ``filled`` the parts replaced by older rows. Both have
+    ``operator`` and ``state``, and for keyed state ``first`` and ``last``.
+    """
+    lost, filled = [], []
+    for state in states:
+        for part in state.lost:
+            place: dict[str, Any] = {"operator": state.operator, "state": state.state}
+            if part.first is not None:
+                place |= {"first": part.first, "last": part.last}
+            if part.filled_from is None:
+                lost.append(place | {"rows": part.rows})
+            else:
+                filled.append(place | {"checkpoint": part.filled_from})
+    return {"lost": lost, "filled": filled}
+
+
+def _is_adjacent(last: LostPart, part: LostPart) -> bool:
+    fate = (last.known_in, last.filled_from) == (part.known_in, part.filled_from)
+    return fate and None not in (last.last, part.first) and part.first == (last.last or 0) + 1
+
+
+def _width(part: LostPart) -> int:
+    return 0 if part.first is None or part.last is None else part.last - part.first + 1

@@ -14,15 +14,12 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
-from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Manifest, OperatorEntry
 from statestore.format.state import SUBTASK
 from statestore.jobgraph.redistribution import RedistributionMode
-from statestore.maintenance.derive import Deriver
-from statestore.maintenance.edit import carry_others
+from statestore.maintenance.derive import DerivedReport, Deriver, Draft, Source
 from statestore.parquet.operator_elements import elements_of
 from statestore.rows.fit_columns import fit_column
-from statestore.snapshot.writer import CheckpointWriter
 from statestore.sources.discovery import PartitionFinding, Reconciled
 from statestore.sources.mirror import Mirror
 from statestore.sources.offsets import SourceOffset
@@ -81,18 +78,13 @@ class GroupOffset:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslatedOffsets:
-    """Translated offsets; ``new_checkpoint_id`` is None if nothing was written.
+class TranslatedOffsets(DerivedReport):
+    """Translated offsets.
 
     ``source`` and ``target`` are the aliases of the clusters. ``before`` has the previous offsets
-    of ``group``, if one was committed. ``left_out`` lists the state of its source that the
-    checkpoint lacks.
+    of ``group``, if one was committed.
     """
 
-    store: str
-    dry_run: bool
-    checkpoint_id: int
-    new_checkpoint_id: int | None
     operator: str
     state: str
     source: str
@@ -100,7 +92,6 @@ class TranslatedOffsets:
     group: str | None
     partitions: tuple[TranslatedPartition, ...]
     before: tuple[GroupOffset, ...] = ()
-    left_out: tuple[LeftOutState, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,8 +99,7 @@ class TranslationPlan:
     """The decision about each partition of a state; nothing was written yet."""
 
     deriver: Deriver
-    manifest: Manifest
-    newest_id: int
+    checkpoint: Source
     entry: OperatorEntry
     mirror: Mirror
     group: str | None
@@ -119,7 +109,8 @@ class TranslationPlan:
     @property
     def report(self) -> TranslatedOffsets:
         """The plan as the result of a dry run."""
-        return self._report(None, ())
+        with self.deriver.derive(self.checkpoint, _COMMAND, dry_run=True) as draft:
+            return self._report(draft, ())
 
     def write(self) -> TranslatedOffsets:
         """Write the translated offsets as a new checkpoint, and commit them for the group.
@@ -138,21 +129,20 @@ class TranslationPlan:
         """
         state, before = self.entry.state, dict[tuple[str, int], int]()
         rows = self._rows(self.found.per_old_subtask(self.mirror.renamed(self._old_lists())))
-        with self.deriver.begin(self.manifest, newest_id=self.newest_id) as writer:
-            self._write_state(writer, rows)
-            carry_others(writer, self.manifest, {(state.uid, state.name)})
-            writer.record_left_out(
-                each for each in self.manifest.left_out if each.lacks(state.uid, state.name)
+        with self.deriver.derive(self.checkpoint, _COMMAND, dry_run=False) as draft:
+            is_split, new = state.mode is RedistributionMode.SPLIT, draft.checkpoint
+            write = new.write_split if is_split else new.write_union
+            write(state.uid, state.name, rows)
+            draft.leave_out(
+                part
+                for part in self.checkpoint.manifest.left_out
+                if part.lacks(state.uid, state.name)
             )
-            writer.record_origin(self._origin())
+            draft.record(**self._origin())
+            draft.carry_rest()  # nothing else can fail after the group's offsets are committed
             if self.group is not None:
                 before = self.mirror.target.commit(self.group, self.found.offsets)
-        return self._report(writer.id, sorted(before.items()))
-
-    def _write_state(self, writer: CheckpointWriter, rows: pa.Table) -> None:
-        is_split = self.entry.state.mode is RedistributionMode.SPLIT
-        write = writer.write_split if is_split else writer.write_union
-        write(self.entry.state.uid, self.entry.state.name, rows)
+        return self._report(draft, sorted(before.items()))
 
     def _old_lists(self) -> list[list[dict[str, Any]]]:
         elements, lists, first = self._elements.to_pylist(), [], 0
@@ -186,8 +176,6 @@ class TranslationPlan:
     def _origin(self) -> dict[str, Any]:
         kept = ("topic", "partition", "offset", "source_topic", "source_offset", "read_again")
         return {
-            "command": _COMMAND,
-            "checkpoint": self.manifest.checkpoint_id,
             "operator": self.entry.state.uid,
             "state": self.entry.state.name,
             "source": self.mirror.flow.source,
@@ -202,13 +190,10 @@ class TranslationPlan:
         return map(_translated_partition, self.found.report)
 
     def _report(
-        self, new_id: int | None, before: Sequence[tuple[tuple[str, int], int]]
+        self, draft: Draft, before: Sequence[tuple[tuple[str, int], int]]
     ) -> TranslatedOffsets:
         return TranslatedOffsets(
-            store=self.deriver.catalog.storage.url,
-            dry_run=new_id is None,
-            checkpoint_id=self.manifest.checkpoint_id,
-            new_checkpoint_id=new_id,
+            **draft.facts,
             operator=self.entry.state.uid,
             state=self.entry.state.name,
             source=self.mirror.flow.source,
@@ -219,7 +204,6 @@ class TranslationPlan:
                 GroupOffset(topic=topic, partition=number, offset=offset)
                 for (topic, number), offset in before
             ),
-            left_out=self.manifest.left_out,
         )
 
 
@@ -241,7 +225,8 @@ def plan_translation(
     state, for a state without elements, and for offsets that this command has already translated
     from the same cluster.
     """
-    manifest, newest_id = deriver.load_source(checkpoint, from_older=from_older)
+    source = deriver.load_source(checkpoint, from_older=from_older)
+    manifest = source.manifest
     entry = manifest.operator_entry(uid, name)
     if entry.state.mode is RedistributionMode.BROADCAST:
         raise InvalidArgumentError(
@@ -258,7 +243,7 @@ def plan_translation(
             "offset to translate; name another state or checkpoint"
         )
     found = mirror.translate(elements.to_pylist())
-    return TranslationPlan(deriver, manifest, newest_id, entry, mirror, group, found, elements)
+    return TranslationPlan(deriver, source, entry, mirror, group, found, elements)
 
 
 def _refuse_translated(manifest: Manifest, entry: OperatorEntry, mirror: Mirror) -> None:

@@ -29,7 +29,7 @@ from statestore.format.listed import list_of, read_all
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.names import data_file_id
 from statestore.jobgraph.stored_operators import Operators
-from statestore.maintenance.growth import Forecast, Growth, forecast_of, growth_of
+from statestore.maintenance.trend_growth import Forecast, Growth, forecast_of, growth_of
 from statestore.maintenance.trend_report import (
     CheckpointPoint,
     StatePoint,

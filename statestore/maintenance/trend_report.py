@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 import pyarrow as pa
 
 from statestore.display import NotebookBar, bars, counted, duration, figure, size, table, when
-from statestore.maintenance.growth import Forecast, Growth
+from statestore.maintenance.trend_growth import Forecast, Growth
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 
 __all__ = [

@@ -35,6 +35,7 @@ from statestore.rows.sorting import key_group_pieces
 from statestore.storage import CachedStorage, Storage
 
 __all__ = [
+    "CheckpointFiles",
     "KeyedTarget",
     "file_schema",
     "write_grouped",
@@ -63,14 +64,34 @@ class KeyedTarget:
     logged: bool = False
     synced_later: bool = False
 
-    @classmethod
-    def of(
-        cls, storage: Storage, entry: KeyedEntry, checkpoint_id: int, options: ParquetOptions
-    ) -> KeyedTarget:
-        """Return the target for additional files of a state that is already stored."""
-        logged = entry.table.format == "delta"
-        path, state = entry.table.path, entry.state
-        return cls(storage, path, checkpoint_id, state, options, logged=logged)
+
+class CheckpointFiles(UncommittedFiles):
+    """Writes new files of stored states for one checkpoint, which is not committed yet."""
+
+    def __init__(self, storage: Storage, checkpoint_id: int, options: ParquetOptions) -> None:
+        """Start with no files."""
+        super().__init__(storage)
+        self.checkpoint_id, self.options = checkpoint_id, options
+
+    def target(self, entry: KeyedEntry) -> KeyedTarget:
+        """Return the target for additional files of a stored state."""
+        return KeyedTarget(
+            self.storage,
+            entry.table.path,
+            self.checkpoint_id,
+            entry.state,
+            self.options,
+            logged=entry.table.format == "delta",
+        )
+
+    def write(self, entry: KeyedEntry, pieces: Iterable[pa.Table]) -> tuple[KeyedStateHandle, ...]:
+        """Write ascending pieces as additional files of a stored state.
+
+        Raises the errors of :func:`write_pieces`.
+        """
+        handles = write_pieces(pieces, self.target(entry))
+        self.add(entry.table.path, handles)
+        return handles
 
 
 def write_grouped(

@@ -57,6 +57,7 @@ from statestore.layers.compaction import Compactor
 from statestore.layers.expiry import MERGED_BYTES
 from statestore.listeners import CompactionFailed, Listeners
 from statestore.parquet.file_checks import check_sizes
+from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import Storage
 
@@ -352,9 +353,7 @@ class BackgroundCompaction:
         cancelled, hurries = threading.Event(), is_urgent(entry, policy)
         pacer = _Pacer(self._open, cancelled, is_urgent=hurries)
         compactor = Compactor(
-            self._storage,
-            checkpoint_id,
-            self._parquet,
+            CheckpointFiles(self._storage, checkpoint_id, self._parquet),
             now_ms,
             piece_bytes=MERGED_BYTES if hurries else _PIECE_BYTES,
             before_batch=pacer.pause,
@@ -378,7 +377,7 @@ class BackgroundCompaction:
                     self._listeners.compaction_failed(
                         CompactionFailed(
                             store=self._listeners.url,
-                            checkpoint_id=task.compactor.checkpoint_id,
+                            checkpoint_id=task.compactor.new.checkpoint_id,
                             operator=task.source.state.uid,
                             state=task.source.state.name,
                             error=error,

@@ -166,7 +166,7 @@ def _carry(pending: PendingCheckpoint, manifest: Manifest, entry: Entry, uid: st
         carried = replace(entry, state=replace(entry.state, uid=uid))
     else:
         return _deal(pending, manifest, entry, uid, parallelism)
-    pending.carry_entry(carried)
+    pending.carry(carried)
     return carried
 
 

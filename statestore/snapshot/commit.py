@@ -177,16 +177,12 @@ def _with_less_backlog(
     pending: PendingCheckpoint, entry: KeyedEntry, policy: CompactionRule, compacting: int | None
 ) -> KeyedEntry:
     own = (layer for layer in entry.layers if layer.checkpoint_id == pending.checkpoint_id)
-    compactor = Compactor(
-        pending.catalog.storage, pending.checkpoint_id, pending.parquet, pending.now_ms
-    )
-    try:
-        changed_rows = sum(layer.entry.rows for layer in own)
-        entry = compactor.reduce_backlog(entry, policy, changed_rows, compacting)
-    finally:
-        pending.new_files.names += compactor.new.names
-    if compactor.new.names:
-        pending.measuring.compacted(entry, compactor.new.names)
+    new, changed_rows = pending.new_files, sum(layer.entry.rows for layer in own)
+    known = len(new.names)
+    compactor = Compactor(new, pending.now_ms)
+    entry = compactor.reduce_backlog(entry, policy, changed_rows, compacting)
+    if new.names[known:]:
+        pending.measuring.compacted(entry, new.names[known:])
     return entry
 
 

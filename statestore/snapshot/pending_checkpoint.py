@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,6 @@ from statestore.delta.state_table import StateTable
 from statestore.errors import InvalidArgumentError
 from statestore.format.batches import Batch
 from statestore.format.compaction_policy import CompactionRule
-from statestore.format.handles import Handle
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef, Writer
 from statestore.format.metrics import CheckpointMetrics
@@ -22,7 +21,7 @@ from statestore.format.state import KeyedState
 from statestore.jobgraph.stored_operators import Operators
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment, RangeAssignment
-from statestore.parquet.keyed_writer import KeyedTarget
+from statestore.parquet.keyed_writer import CheckpointFiles, KeyedTarget
 from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.acknowledgement import AttemptId
@@ -72,7 +71,8 @@ class PendingCheckpoint:
         rewritten: the states that the job wrote with all of their rows.
         bases: checkpoints, by id, from which states are taken over.
         adopted: by table, the files of background compactions that this checkpoint adopts.
-        new_files: the written files. They are deleted if the attempt fails.
+        new_files: writes files of stored states, and names all written files. They are deleted if
+            the attempt fails.
         new_lists: the written lists of files, in the same way.
         unsynced: the written files that are not durable yet.
         published: the Delta tables whose logs may reference the new files.
@@ -116,7 +116,7 @@ class PendingCheckpoint:
         self.rewritten: set[Name] = set()
         self.bases: dict[int, Manifest] = {}
         self.adopted: dict[str, list[str]] = {}
-        self.new_files = UncommittedFiles(self.catalog.storage)
+        self.new_files = CheckpointFiles(self.catalog.storage, self.checkpoint_id, self.parquet)
         self.new_lists = UncommittedFiles(self.catalog.storage)
         self.unsynced: list[str] = []
         self.published: frozenset[str] = frozenset()
@@ -233,7 +233,8 @@ class PendingCheckpoint:
         ``unsynced`` names the files that are not durable yet. The commit syncs the files of all
         states together, because these share most folders.
         """
-        self.carry_written([entry], new)
+        self.new_files.names += new
+        self.carry(entry, new)
         self.unsynced += unsynced
         self.changed.add(name_of(entry))
 
@@ -243,33 +244,15 @@ class PendingCheckpoint:
         self.new_lists.names.append(name)
         return name
 
-    def carry_entry(self, entry: Entry, new: Sequence[Handle] = ()) -> None:
+    def carry(self, entry: Entry, new: Collection[str] = (), *, compacted: bool = False) -> None:
         """Add a state of another checkpoint of this store, with its files.
 
-        The files are not copied, only named again. An error in the block does not delete them,
-        except the ones in ``new``, which were written for this checkpoint. Raises
-        InvalidArgumentError for a state that this checkpoint already has.
+        The files are not copied, only referenced again. ``new`` has the names of the files that
+        were written for the state, or by compaction of it: only these are measured. An error
+        deletes the files that :attr:`new_files` names, and no others. Raises InvalidArgumentError
+        for a state that this checkpoint already has.
         """
-        self.carry_written([entry], [entry.table.name_of(handle) for handle in new])
-
-    def carry_written(
-        self,
-        entries: Sequence[Entry],
-        new: Sequence[str],
-        *,
-        compacted: bool = False,
-        kept: bool = False,
-    ) -> None:
-        """Add states as :meth:`carry_entry` does.
-
-        ``new`` are the names, relative to the store, of the files written for them, or by
-        compaction of them. An error does not delete these files if ``kept`` is True, so that
-        another attempt can resume.
-        """
-        for entry in entries:
-            self.refuse_twice(*name_of(entry), entry.table.path)
-            self.carried.append(entry)
-            self.taken.add(entry)
-        self.new_files.names += () if kept else new
-        for entry in entries:
-            (self.measuring.compacted if compacted else self.measuring.wrote)(entry, new)
+        self.refuse_twice(*name_of(entry), entry.table.path)
+        self.carried.append(entry)
+        self.taken.add(entry)
+        (self.measuring.compacted if compacted else self.measuring.wrote)(entry, new)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.errors import FormatVersionError
 from statestore.format.documents import document_bytes
 from tests.support.stores import opened
@@ -52,8 +52,10 @@ COMMANDS: dict[str, Callable[[StateStore], object]] = {
     "edit of an old one": lambda store: store.maintenance.edit(
         "u", "n", put=[ROW], checkpoint=1, from_older=True
     ),
-    "purge": lambda store: store.maintenance.purge("u", "a"),
-    "purge of an old one": lambda store: store.maintenance.purge("u", "a", checkpoint=1),
+    "purge": lambda store: store.maintenance.forget(OperatorKey("u", "a"), search=False),
+    "purge of an old one": lambda store: store.maintenance.forget(
+        OperatorKey("u", "a"), search=False, checkpoint=1
+    ),
     "forget": lambda store: store.maintenance.forget({"k": "a"}),
     "rekey": lambda store: store.maintenance.rekey("u", max_parallelism=8),
     "upgrade": lambda store: store.maintenance.upgrade(),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.interop.flink import export_savepoint
 from tests.support.stores import opened
@@ -96,7 +96,7 @@ def test_a_link_in_a_store_is_named_and_not_followed(command: str, tmp_path: Pat
     shutil.rmtree(log)
     log.symlink_to(victim)
     run: dict[str, Callable[[], object]] = {
-        "purge": lambda: store.maintenance.purge("u", "a"),
+        "purge": lambda: store.maintenance.forget(OperatorKey("u", "a"), search=False),
         "gc": store.maintenance.gc,
         "verify": lambda: store.maintenance.verify("all"),
         "repair": store.maintenance.repair,

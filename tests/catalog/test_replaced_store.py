@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statestore import Changes, StateStore
+from statestore import Changes, OperatorKey, StateStore
 from statestore.errors import CommitConflictError, StoreNotFoundError
 from statestore.snapshot.acknowledgement import Acknowledgement
 from statestore.snapshot.writer import CheckpointWriter
@@ -53,7 +53,7 @@ WRITES: dict[str, Callable[[StateStore], object]] = {
     "edit": lambda store: store.maintenance.edit("o", "s", put=[{"k": 9}]),
     "compact": lambda store: store.maintenance.compact(everything=True),
     "rekey": lambda store: store.maintenance.rekey("o", max_parallelism=64),
-    "purge": lambda store: store.maintenance.purge("o", 1),
+    "purge": lambda store: store.maintenance.forget(OperatorKey("o", 1), search=False),
 }
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from statestore import Acknowledgement, StateStore, key_group_of
+from statestore import Acknowledgement, OperatorKey, StateStore, key_group_of
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Entry
 from statestore.parquet.statistics import file_statistics, statistics_columns
@@ -165,7 +165,7 @@ def test_a_table_names_the_checkpoint_that_it_shows(tmp_path: Path) -> None:
     assert_shows(store, 4)
     store.maintenance.edit("u", "s", put=[{"k": "new", "v": 1}])
     assert_shows(store, 5)
-    store.maintenance.purge("u", "new")
+    store.maintenance.forget(OperatorKey("u", "new"), search=False)
     assert_shows(store, store.checkpoints()[-1])
     store.maintenance.copy("latest", str(tmp_path / "copy"))
     assert_shows(StateStore.open(str(tmp_path / "copy")), 1)

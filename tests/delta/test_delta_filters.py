@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from statestore import Acknowledgement, StateStore, key_group_of
+from statestore import Acknowledgement, OperatorKey, StateStore, key_group_of
 from statestore.delta.log_cleanup import INTERVAL
 from tests.support.delta_filters import (
     ROWS,
@@ -144,7 +144,7 @@ def compacted(store: StateStore, _: Path) -> StateStore:
 
 
 def purged(store: StateStore, _: Path) -> StateStore:
-    store.maintenance.purge("u", 5)
+    store.maintenance.forget(OperatorKey("u", 5), search=False)
     return store
 
 

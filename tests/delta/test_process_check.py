@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.errors import InvalidArgumentError, StateStoreError
 
 ROWS = [{"k": f"k{number}", "v": number} for number in range(20)]
@@ -28,7 +28,9 @@ def rekey(place: str) -> int | None:
 
 
 def purge(place: str) -> int:
-    return len(StateStore.open(place).maintenance.purge("uid", "k3").replaced)
+    return len(
+        StateStore.open(place).maintenance.forget(OperatorKey("uid", "k3"), search=False).replaced
+    )
 
 
 def report(command: str, place: str, answers: Queue[str]) -> None:

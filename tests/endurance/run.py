@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.errors import CommitConflictError, StorageError
 from statestore.format.names import writer_path
 from statestore.restarts import brief
@@ -265,7 +265,12 @@ class Endurance:
         last = self.write_events()
         self.wait_for_batches(last)
         self.halt()
-        self.again("purge", lambda: self.where.open("store").maintenance.purge(OPERATOR, gone))
+        self.again(
+            "purge",
+            lambda: self.where.open("store").maintenance.forget(
+                OperatorKey(OPERATOR, gone), search=False
+            ),
+        )
         self.purged.append(gone)
         self.check("store")
         self.start()
@@ -373,7 +378,8 @@ class Endurance:
             self._verify(self.where.open(name), name)
         maintenance = self.where.open("store").maintenance
         for key in self.purged:
-            search = self.again("find_key", partial(maintenance.find_key, OPERATOR, key))
+            subject = OperatorKey(OPERATOR, key)
+            search = self.again("find", partial(maintenance.find_subject, subject))
             if not search.is_gone:
                 self.notes.problem(f"the purged key {key} is not gone: {search.problem}")
         assert self.job is not None

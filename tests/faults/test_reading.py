@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from statestore import OperatorKey
 from statestore.errors import StorageError
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
@@ -67,13 +68,13 @@ def salvage_of_what_is_intact(store: StateStore, folder: Path) -> Any:
 
 
 def find_key(store: StateStore, folder: Path) -> Any:
-    search = store.maintenance.find_key("users", "a")
+    search = store.maintenance.find_subject(OperatorKey("users", "a"))
     assert search.found
     return search
 
 
 def plan_of_a_purge(store: StateStore, folder: Path) -> Any:
-    return store.maintenance.purge("users", "a", dry_run=True)
+    return store.maintenance.forget(OperatorKey("users", "a"), search=False, dry_run=True)
 
 
 def plan_of_an_edit(store: StateStore, folder: Path) -> Any:

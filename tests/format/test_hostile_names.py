@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.errors import CorruptionError, MalformedManifestError
 from statestore.format.documents import document_bytes
 from statestore.format.graph_json import graph_to_json
@@ -208,7 +208,7 @@ def test_no_command_uses_the_target_of_a_hostile_name(tmp_path: Path) -> None:
             lambda: cached.restore(parallelism=1).keyed("u", "part").to_arrow(0),
             lambda: store.maintenance.copy("latest", str(tmp_path / "copy")),
             lambda: store.maintenance.fork(str(tmp_path / "fork")),
-            lambda: store.maintenance.purge("u", "1"),
+            lambda: store.maintenance.forget(OperatorKey("u", "1"), search=False),
             lambda: store.maintenance.salvage("latest"),
             lambda: store.maintenance.rekey("u", "part", max_parallelism=4),
             lambda: store.maintenance.edit("u", "part", delete=["1"]),

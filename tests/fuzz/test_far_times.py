@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.errors import StateStoreError
 
 pytestmark = pytest.mark.slow
@@ -46,8 +46,8 @@ IN_ARROW: dict[str, Ask] = {
     "verify": lambda store, key, _: store.maintenance.verify(deep=True),
     "delete": lambda store, key, _: store.maintenance.edit("u", "s", delete=[key]),
     "sql": lambda store, key, _: store.maintenance.edit("u", "s", sql="SELECT * FROM state"),
-    "purge": lambda store, key, _: store.maintenance.purge("u", key),
-    "find_key": lambda store, key, _: store.maintenance.find_key("u", key),
+    "purge": lambda store, key, _: store.maintenance.forget(OperatorKey("u", key), search=False),
+    "find_key": lambda store, key, _: store.maintenance.find_subject(OperatorKey("u", key)),
     "compact": lambda store, key, _: store.maintenance.compact(everything=True),
     "rekey": lambda store, key, _: store.maintenance.rekey("u", max_parallelism=4),
 }

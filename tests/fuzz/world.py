@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from statestore import Changes as WrittenChanges
-from statestore import KeyGroupAssignment, StateStore
+from statestore import KeyGroupAssignment, OperatorKey, StateStore
 from statestore.format.compaction_policy import CompactionRule
 from statestore.parquet.writer import ParquetOptions
 from tests.fuzz.givers import arrow_kind, arrow_table, give, plain_table
@@ -285,7 +285,7 @@ class World:
         if self.shape.ttl_ms is not None or not keys:
             return
         (key, row), *_ = keys.items()
-        self.store.maintenance.purge(UID, self.key_of(row), NAME)
+        self.store.maintenance.forget(OperatorKey(UID, self.key_of(row), NAME), search=False)
         new = sorted(set(self.store.checkpoints()) - self.model.known.keys())
         # A delete of the key contains it as well, so more checkpoints than those with its rows can
         # be replaced.

@@ -13,13 +13,14 @@ from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import reads_of
 from statestore.layers.compaction import Compactor
 from statestore.layers.merge import read_state
+from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import LocalStorage
 from tests.layers.test_merge import EVERYTHING, GROUPS, store_of
 
 
 def compactor_of(store: StateStore) -> Compactor:
-    return Compactor(LocalStorage(store.url), 9, ParquetOptions())
+    return Compactor(CheckpointFiles(LocalStorage(store.url), 9, ParquetOptions()))
 
 
 def rows_of(store: StateStore, entry: KeyedEntry) -> dict[str, int]:

@@ -24,13 +24,13 @@ from statestore.format.state import Layout
 from statestore.jobgraph.graph import JobGraph
 from statestore.layers.intact_key_groups import group_digests
 from statestore.maintenance.diff import diff
-from statestore.maintenance.diff_examples import ExampleSample, fair_shares
 from statestore.maintenance.diff_report import (
     CheckpointDifference,
     Example,
     Other,
     StateDifference,
 )
+from statestore.maintenance.diff_rows import ExampleSample, fair_shares
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import LocalStorage
 from statestore.store import StateStore

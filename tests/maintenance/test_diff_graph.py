@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from statestore.jobgraph.graph import Edge, EdgePartitioner, JobGraph, Node
-from statestore.maintenance.diff_graphs import graph_others
+from statestore.maintenance.diff import graph_others
 from statestore.maintenance.diff_report import Other
 
 pytestmark = pytest.mark.slow

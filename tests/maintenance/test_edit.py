@@ -23,8 +23,8 @@ from statestore.errors import (
     SchemaMismatchError,
     StateNotFoundError,
 )
-from statestore.maintenance.row_changes import MOST_EXAMPLES
-from statestore.maintenance.row_update import RowUpdate
+from statestore.maintenance.edit_keys import MOST_EXAMPLES
+from statestore.maintenance.edit_update import RowUpdate
 from tests.support.damage import change_unread_byte, files_of, fill
 from tests.support.examples import examples
 from tests.support.forms import (

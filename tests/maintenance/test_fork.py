@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.errors import (
     CheckpointNotFoundError,
     DamagedFileError,
@@ -144,7 +144,7 @@ def test_neither_store_damages_the_other(tmp_path: Path, seed: int) -> None:
             store.maintenance.compact(everything=True)
         elif what == "purge" and mine:
             key = dice.choice(sorted(mine))
-            store.maintenance.purge("u", key)
+            store.maintenance.forget(OperatorKey("u", key), search=False)
             mine = {k: v for k, v in mine.items() if k != key}
         else:
             collect(store)
@@ -172,9 +172,9 @@ def test_deleting_one_store_leaves_the_other_intact(
 
 def test_a_purged_key_stays_in_the_other_store(source: StateStore, tmp_path: Path) -> None:
     source.maintenance.fork(str(tmp_path / "fork"))
-    source.maintenance.purge("u", "k5")
+    source.maintenance.forget(OperatorKey("u", "k5"), search=False)
     source.maintenance.gc(minimum_age="0")
-    assert not source.maintenance.find_key("u", "k5").found
+    assert not source.maintenance.find_subject(OperatorKey("u", "k5")).found
     fork = opened(tmp_path / "fork")
     assert fork.restore().keyed("u", "s").get("k5") == [{"k": "k5", "v": 5}]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from statestore import CompactionRule, StateStore
+from statestore import CompactionRule, OperatorKey, StateStore
 from statestore.maintenance.gc_mark import files_of
 from statestore.snapshot.state_spec import Changes
 
@@ -127,12 +127,12 @@ def test_a_purge_drops_a_version_with_the_key(tmp_path: Path) -> None:
     change(store, {"k0": 3})
     expire_and_collect(store)
     assert "somebody@example.org" in shown(tmp_path)[1]
-    assert store.maintenance.find_key("u", "somebody@example.org").found
+    assert store.maintenance.find_subject(OperatorKey("u", "somebody@example.org")).found
     other = opened(tmp_path)
-    done = other.maintenance.purge("u", "somebody@example.org")
+    done = other.maintenance.forget(OperatorKey("u", "somebody@example.org"), search=False)
     assert done.logs == ("operators/u/keyed/s",)
     other.maintenance.gc(minimum_age="0")
-    assert other.maintenance.find_key("u", "somebody@example.org").found == ()
+    assert other.maintenance.find_subject(OperatorKey("u", "somebody@example.org")).found == ()
     full(other, rows)
     assert shown(tmp_path)[1] == rows
     assert other.maintenance.verify("all", deep=True).is_intact
@@ -144,5 +144,7 @@ def test_a_purge_leaves_a_version_without_the_key(tmp_path: Path) -> None:
     change(store, dict.fromkeys(rows, 1))
     change(store, {"k0": 2})
     expire_and_collect(store)
-    assert store.maintenance.purge("u", "somebody@example.org").logs == ()
+    assert (
+        store.maintenance.forget(OperatorKey("u", "somebody@example.org"), search=False).logs == ()
+    )
     assert shown(tmp_path) == (1, rows)

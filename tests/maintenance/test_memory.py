@@ -83,7 +83,8 @@ with store.snapshot(parallelism=1) as checkpoint:
     checkpoint.write_changes_against("u", "s", batches(rows // 4, rows))""",
     "purge": """
 store.maintenance.expire(retain=1)
-assert store.maintenance.purge("u", rows // 2).replaced""",
+subject = OperatorKey("u", rows // 2)
+assert store.maintenance.forget(subject, search=False).replaced""",
     "rekey": """
 store.maintenance.rekey("u", "s", hash_scheme="flink-sql", checkpoint="latest")""",
     "salvage": """store.maintenance.salvage("latest")""",
@@ -103,8 +104,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import statestore.interop.flink.exporting.repack
-import statestore.maintenance.rewrite
-from statestore import ParquetOptions, StateStore
+import statestore.maintenance.edit_sql
+from statestore import OperatorKey, ParquetOptions, StateStore
 from statestore.interop.flink import export_savepoint, import_savepoint, repack_savepoint
 from bench.memory import batches
 
@@ -114,8 +115,7 @@ def megabytes(what):
 
 # Budgets that no setting lowers.
 statestore.interop.flink.exporting.repack.MEMORY_BYTES = 2**24
-statestore.maintenance.rewrite.MEMORY_BYTES = 2**24
-statestore.maintenance.rewrite_sql._LEAST_SQL_BYTES = 2**26
+statestore.maintenance.edit_sql._LEAST_SQL_BYTES = 2**26
 folder, rows, key_groups = sys.argv[1], int(sys.argv[2]), int(sys.argv[4])
 parquet = ParquetOptions(memory_bytes=2**24, row_group_bytes=2**21)
 store = StateStore.open(folder, table_format="parquet", compaction=None, parquet=parquet)

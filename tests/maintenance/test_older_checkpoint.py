@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from statestore import Changes, StateStore
+from statestore import Changes, OperatorKey, StateStore
 from statestore.errors import CommitConflictError, InvalidArgumentError
 from statestore.format.names import manifest_path
 from statestore.sources.kafka import KafkaCluster
@@ -73,7 +73,7 @@ def test_an_older_checkpoint_is_refused(store: StateStore, name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "salvage"])
 def test_a_dry_run_takes_an_older_checkpoint(store: StateStore, name: str) -> None:
     done = COMMANDS[name](store.maintenance, 2, dry_run=True)
-    assert (done.checkpoint_id, done.new_checkpoint_id) == (2, None)
+    assert (done.checkpoint_id, done.new_checkpoint_id, done.undone) == (2, None, (3,))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -82,7 +82,7 @@ def test_an_older_checkpoint_can_be_named_on_purpose(store: StateStore, name: st
     if name == "salvage":
         damage(store)
     done = COMMANDS[name](store.maintenance, 2, from_older=True)
-    assert (done.checkpoint_id, done.new_checkpoint_id) == (2, 4)
+    assert (done.checkpoint_id, done.new_checkpoint_id, done.undone) == (2, 4, (3,))
     take(store, 3)
     assert store.manifest().checkpoint_id == 5
     assert 3 in keys_in(store, "o")
@@ -95,7 +95,8 @@ def test_the_newest_checkpoint_needs_no_permission(store: StateStore, name: str)
     for number, at in enumerate(((), (3,), ("third",))):
         copy = Path(store.url).with_name(f"copy{number}")
         shutil.copytree(store.url, copy)
-        assert COMMANDS[name](uncompacted(copy).maintenance, *at).new_checkpoint_id == 4
+        done = COMMANDS[name](uncompacted(copy).maintenance, *at)
+        assert (done.new_checkpoint_id, done.undone) == (4, ())
         take(uncompacted(copy), 4)
         assert keys_in(uncompacted(copy), "o") >= {1, 2, 3, 4}
 
@@ -115,7 +116,7 @@ def test_a_translation_of_older_offsets_is_refused(store: StateStore) -> None:
 
 def test_a_purge_of_an_older_checkpoint_undoes_nothing(store: StateStore) -> None:
     """The newer checkpoints are made again after it."""
-    store.maintenance.purge("o", 1, checkpoint=2)
+    store.maintenance.forget(OperatorKey("o", 1), search=False, checkpoint=2)
     take(store, 4)
     assert keys_in(store, "o") == {1, 2, 3, 4}
     with pytest.raises(CommitConflictError, match="batch 4"):

@@ -27,7 +27,7 @@ from statestore.errors import (
 )
 from statestore.maintenance import rekey as command
 from statestore.maintenance import rekey_folder, rekey_rows
-from statestore.maintenance.edit import carry_others
+from statestore.maintenance.derive import Draft
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.sorting import sorted_pieces
 from tests.maintenance.test_rekey import data
@@ -172,13 +172,15 @@ def test_two_runs_without_a_lock_lose_nothing(
     work, other = tmp_path / "work", StateStore.open(store.url, table_format="parquet")
     runs: list[int] = []
 
-    def stalls(*given: Any) -> Any:
+    carry_rest = Draft.carry_rest
+
+    def stalls(draft: Draft) -> None:
         runs.append(1)
         if len(runs) == 1:  # all files of the first run are written
             other.maintenance.rekey("u", max_parallelism=5, work=work)
-        return carry_others(*given)
+        carry_rest(draft)
 
-    monkeypatch.setattr(command, "carry_others", stalls)
+    monkeypatch.setattr(Draft, "carry_rest", stalls)
     with pytest.raises(CommitConflictError):
         store.maintenance.rekey("u", max_parallelism=5, work=work)
     assert store.checkpoints() == (1, 2)

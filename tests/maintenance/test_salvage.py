@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from statestore import OperatorKey
 from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
@@ -22,7 +23,7 @@ from statestore.format.hold_documents import Savepoint
 from statestore.format.names import manifest_path
 from statestore.format.state import Layout
 from statestore.layers.intact_key_groups import group_digests
-from statestore.maintenance.salvage_parts import LostPart, merge_lost_parts
+from statestore.maintenance.salvage import LostPart, merge_lost_parts
 from statestore.parquet.writer import ParquetOptions
 from statestore.store import StateStore
 from tests.faults.cases import data_files
@@ -264,7 +265,7 @@ def test_a_loss_is_recorded_until_the_state_is_written_in_full(store: StateStore
     assert store.manifest().left_out == records
     store.maintenance.edit("users", "totals", put=[new[0] | {"n": 2}])
     assert store.manifest().left_out == records
-    store.maintenance.purge("users", "u0100", checkpoint="latest")
+    store.maintenance.forget(OperatorKey("users", "u0100"), search=False, checkpoint="latest")
     assert store.manifest().left_out == records
     assert store.maintenance.verify().is_intact
     assert not store.maintenance.verify().is_complete
@@ -370,7 +371,7 @@ def test_offsets_are_lost_and_filled_completely(store: StateStore) -> None:
     assert store.restore(checkpoint=4).operator_state("source", "offsets").per_old_subtask() == old
     origin = store.manifest(4).origin
     assert origin is not None
-    assert origin["filled"] == [{"uid": "source", "state": "offsets", "checkpoint": 1}]
+    assert origin["filled"] == [{"operator": "source", "state": "offsets", "checkpoint": 1}]
 
 
 def test_other_columns_do_not_fill_and_it_is_reported(tmp_path: Path) -> None:

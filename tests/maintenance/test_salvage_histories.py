@@ -9,7 +9,7 @@ import pytest
 
 from statestore.format.compaction_policy import CompactionRule
 from statestore.layers.intact_key_groups import group_digests
-from statestore.maintenance.salvage_parts import LostPart, SalvagedState
+from statestore.maintenance.salvage import LostPart, SalvagedState
 from statestore.store import StateStore
 from tests.support.damage import change_unread_byte
 from tests.support.forms import (

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
 from statestore.errors import CommitConflictError
@@ -28,7 +28,7 @@ COMMANDS: dict[str, Command] = {
     "compact": lambda store: store.maintenance.compact(everything=True),
     "rekey": lambda store: store.maintenance.rekey("users", max_parallelism=4),
     "salvage": lambda store: store.maintenance.salvage("latest"),
-    "purge": lambda store: store.maintenance.purge("users", "ann"),
+    "purge": lambda store: store.maintenance.forget(OperatorKey("users", "ann"), search=False),
 }
 
 
@@ -118,9 +118,9 @@ def test_a_job_that_stalled_before_its_put_is_not_overwritten(
         put_late()
         return claim
 
-    def begun(deriver: Deriver, *manifests: Any, **options: Any) -> Any:
+    def begun(deriver: Deriver, *drafts: Any, **options: Any) -> Any:
         put_late()
-        return begin(deriver, *manifests, **options)
+        return begin(deriver, *drafts, **options)
 
     if name == "purge":
         monkeypatch.setattr(Deriver, "begin_in_order", begun)

@@ -10,7 +10,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.errors import StateStoreError
 from statestore.format.names import WRITERS, generation_of, is_leftover
 from statestore.interop.spark.location import UNFINISHED
@@ -144,7 +144,8 @@ def _broken(folder: Path, promised: StorePromises) -> list[str]:
         if savepoints != promised.savepoints:
             problems.append(f"the savepoints are {savepoints}, not {promised.savepoints}")
     for operator, key in promised.purged:
-        if keep.find_key(operator, key).found:  # torn files, which cannot be searched, may exist
+        # Torn files, which cannot be searched, may exist.
+        if keep.find_subject(OperatorKey(operator, key)).found:
             problems.append(f"key {key!r} was reported as gone and is there")
     return problems
 

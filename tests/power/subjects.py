@@ -23,6 +23,7 @@ from statestore import (
     Changes,
     CompactionRule,
     KeyGroupAssignment,
+    OperatorKey,
     ParquetOptions,
     StateStore,
     key_group_of,
@@ -271,13 +272,13 @@ def purge(root: Path, **options: Any) -> None:
     for content in contents:
         may(job.name, content)
     leaving(job.name)
-    job.store.maintenance.purge("users", "u5")
+    job.store.maintenance.forget(OperatorKey("users", "u5"), search=False)
     job.totals.pop("u5")
     job.known = dict(zip(job.store.checkpoints(), contents, strict=True))
     has(job.name, job.known)
     held(job.name, {"keep": max(job.known) - 1})
     job.store.maintenance.gc(minimum_age="0")
-    assert job.store.maintenance.find_key("users", "u5").is_gone
+    assert job.store.maintenance.find_subject(OperatorKey("users", "u5")).is_gone
     purged(job.name, "users", "u5")
     job.write({"u6": 600})
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from statestore import ParquetOptions, StateStore, TimeToLive
+from statestore import OperatorKey, ParquetOptions, StateStore, TimeToLive
 from statestore.errors import (
     CheckpointNotFoundError,
     DamagedFileError,
@@ -457,7 +457,7 @@ def test_a_purged_key_leaves_the_table_with_the_next_publication(
 ) -> None:
     take(store)
     publish(store, sql)
-    purged = store.maintenance.purge("op", 17)
+    purged = store.maintenance.forget(OperatorKey("op", 17), search=False)
     assert len(purged.replaced[0].savepoints) == 1
     done = publish(store, sql, retain=1)
     assert done.is_current is False

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.rows import equality
 from statestore.rows.equality import equal_rows
 from statestore.rows.matching import first_of_equals, matching_positions
@@ -69,8 +69,8 @@ def repaired(path: Path) -> list[Any]:
     made = taken(path)
     maintenance = made.store.maintenance
     edited = maintenance.edit("u", "s", delete=["u001"], put=[{"k": "u002", "m": 0, "v": 1}])
-    purged = maintenance.purge("u", "u005")
-    assert maintenance.find_key("u", "u000").found
+    purged = maintenance.forget(OperatorKey("u", "u005"), search=False)
+    assert maintenance.find_subject(OperatorKey("u", "u000")).found
     state = made.store.restore(parallelism=1).keyed("u", "s").to_arrow(0)
     replaced = [[(s.state, s.rows) for s in one.states] for one in purged.replaced]
     return [edited.deleted, edited.put, replaced, state.to_pylist()]

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.format.state import Layout
 from statestore.keys.hashing import key_group_of
 from tests.servers.s3 import S3Server
@@ -132,7 +132,7 @@ def test_layers_and_changes_of_kept_checkpoints(place: Place, layout: Layout) ->
     assert len(place.shown()) == 65
     place.store().maintenance.edit(UID, NAME, delete=["user-010"], put=[{"user": "new", "n": 1}])
     assert place.shown() == place.restored()
-    place.store().maintenance.purge(UID, "user-011")
+    place.store().maintenance.forget(OperatorKey(UID, "user-011"), search=False)
     assert place.shown() == place.restored()
     assert not {"user-010", "user-011"} & {row["user"] for row in place.shown()}
     place.store().maintenance.rekey(UID, max_parallelism=2 * GROUPS)

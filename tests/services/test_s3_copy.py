@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.errors import StorageError
 from statestore.storage import S3Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
@@ -70,11 +70,11 @@ def test_a_copy_to_a_bucket_resumes_after_a_failure(
 
 def test_purge_and_edit_in_a_bucket(tmp_path: Path, bucket: StateStore) -> None:
     fill(tmp_path / "source").maintenance.copy(1, bucket)
-    assert bucket.maintenance.find_key("job", "user-3").found
+    assert bucket.maintenance.find_subject(OperatorKey("job", "user-3")).found
     bucket.maintenance.edit("job", "value", delete=["user-4"])
-    bucket.maintenance.purge("job", "user-3")
+    bucket.maintenance.forget(OperatorKey("job", "user-3"), search=False)
     bucket.maintenance.gc(minimum_age="0")
-    assert bucket.maintenance.find_key("job", "user-3").found == ()
+    assert bucket.maintenance.find_subject(OperatorKey("job", "user-3")).found == ()
     assert bucket.maintenance.verify("all", deep=True).is_intact
     values = bucket.restore(parallelism=1).keyed("job", "value")
     assert [values.get(key) for key in ("user-3", "user-4")] == [[], []]

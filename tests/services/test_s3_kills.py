@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from tests.servers.s3 import S3Server
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -36,7 +36,7 @@ def collect(store: StateStore) -> None:
 
 
 def purge(store: StateStore) -> None:
-    store.maintenance.purge("u", "subject")
+    store.maintenance.forget(OperatorKey("u", "subject"), search=False)
 
 
 def compact(store: StateStore) -> None:
@@ -136,7 +136,7 @@ class Killing:
             assert (left.removed.files, left.leftovers, left.manifests) == (0, 0, ())
         if command is purge:
             collect(self.store)
-            search = self.store.maintenance.find_key("u", "subject")
+            search = self.store.maintenance.find_subject(OperatorKey("u", "subject"))
             assert search.problem is None
             assert search.is_gone
             self.check(may_be_purged=False)

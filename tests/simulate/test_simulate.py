@@ -21,9 +21,9 @@ from statestore.format.batches import Batch
 from statestore.format.claim_documents import Claim
 from statestore.format.manifest import Manifest
 from statestore.layers import merge
-from statestore.maintenance import gc, rekey, search
+from statestore.maintenance import erase_search, gc, rekey
 from statestore.maintenance.copy_files import FileCopy
-from statestore.maintenance.subject import ColumnSubject, KeySubject
+from statestore.maintenance.erase_subject import ColumnSubject, KeySubject
 from statestore.snapshot import begin
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints
 from statestore.storage import LocalStorage, durable, hard_links, local
@@ -170,7 +170,7 @@ def broken_forget(patch: pytest.MonkeyPatch) -> None:
 
 def broken_search(patch: pytest.MonkeyPatch) -> None:
     """A search reads only documents."""
-    patch.setattr(search._Search, "_add_rows", lambda self, name: None)
+    patch.setattr(erase_search._Search, "_add_rows", lambda self, name: None)
 
 
 def broken_labels(patch: pytest.MonkeyPatch) -> None:

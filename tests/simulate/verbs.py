@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
+from statestore import OperatorKey
 from statestore.api.context import StoreContext
 from statestore.errors import (
     CheckpointNotFoundError,
@@ -18,7 +19,7 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.names import STORE_FILE, WRITERS, pin_path, savepoint_path
-from statestore.maintenance import fork as command
+from statestore.maintenance import copy as command
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 from tests.simulate.actors import NAME, UID, Actor, Run, label_of, put, row, take
@@ -307,7 +308,9 @@ def purge(run: Run, actor: Actor) -> None:
     known = run.world.checker.seen(actor.store).known
     number = (min if actor.option("by", "newest") == "oldest" else max)(known, default=0)
     store = run.world.store(actor.store)
-    store.maintenance.purge(label_of(known.get(number)), "purged", ignore_pins=True)
+    store.maintenance.forget(
+        OperatorKey(label_of(known.get(number)), "purged"), search=False, ignore_pins=True
+    )
     run.world.checker.is_purged(actor.store, "purged")
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from statestore import CheckpointWriter, StateStore
+from statestore import CheckpointWriter, OperatorKey, StateStore
 from statestore.cli.main import cli
 from statestore.errors import CommitConflictError, InvalidArgumentError, MalformedManifestError
 from statestore.format.batches import BatchRecord
@@ -47,7 +47,7 @@ COMMANDS: dict[str, Callable[[StateStore], Any]] = {
     "edit": lambda store: store.maintenance.edit("u", "s", put=[{"k": "e", "v": 1}]),
     "compact": lambda store: store.maintenance.compact(everything=True),
     "rekey": lambda store: store.maintenance.rekey("u", max_parallelism=256),
-    "purge": lambda store: store.maintenance.purge("u", "gone"),
+    "purge": lambda store: store.maintenance.forget(OperatorKey("u", "gone"), search=False),
     "another job": lambda store: keep(store, "o", batch=("another", 9)),
     "no batch": lambda store: keep(store, "n"),
 }

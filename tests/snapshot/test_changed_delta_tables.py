@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.snapshot.state_spec import Changes
 
 if TYPE_CHECKING:
@@ -78,18 +78,21 @@ def log_of(url: Path, uid: str = "users") -> list[Path]:
 @pytest.mark.long
 def test_a_purge_starts_a_new_log(url: Path, spark: SparkSession) -> None:
     store = StateStore.open(str(url))
-    assert any("Delta log" in one.what for one in store.maintenance.find_key("users", KEY).found)
+    assert any(
+        "Delta log" in one.what
+        for one in store.maintenance.find_subject(OperatorKey("users", KEY)).found
+    )
     before = log_of(url, "other")
-    done = store.maintenance.purge("users", KEY)
+    done = store.maintenance.forget(OperatorKey("users", KEY), search=False)
     assert done.logs == ("operators/users/keyed/totals",)
     assert not {*before} - {*log_of(url, "other")}
     assert in_delta(url) == sorted(USERS) == in_spark(spark, url)
     version = store.manifest().keyed_entry("users", "totals").table.version
     assert in_delta(url, version=version) == sorted(USERS)
-    store.maintenance.purge("other", KEY)
+    store.maintenance.forget(OperatorKey("other", KEY), search=False)
     store.maintenance.gc(minimum_age="0")
-    assert store.maintenance.find_key("users", KEY).found == ()
-    assert store.maintenance.find_key("other", KEY).found == ()
+    assert store.maintenance.find_subject(OperatorKey("users", KEY)).found == ()
+    assert store.maintenance.find_subject(OperatorKey("other", KEY)).found == ()
     take(store, spark, [*USERS, "new"])
     assert in_delta(url) == sorted([*USERS, "new"]) == in_spark(spark, url)
     assert store.maintenance.verify("all", deep=True).is_intact

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statestore import StateStore, key_group_of
+from statestore import OperatorKey, StateStore, key_group_of
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -224,7 +224,7 @@ def test_replaced_files_have_no_recorded_rows(store: StateStore) -> None:
     """A purge removes rows from the base and the layers, so the earlier record is outdated."""
     against(store, table(ROWS | {"u1": 100}))
     assert recorded(store) is not None
-    store.maintenance.purge("u", "u5")
+    store.maintenance.forget(OperatorKey("u", "u5"), search=False)
     left = {k: v for k, v in (ROWS | {"u1": 100}).items() if k != "u5"}
     assert content(store) == left
     assert recorded(store) in (None, store.restore(parallelism=1).keyed("u", "s").contents())

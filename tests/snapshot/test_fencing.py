@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.catalog.fence import Fence
 from statestore.delta.state_table import ParquetTable, open_table
 from statestore.errors import (
@@ -79,7 +79,9 @@ def test_a_command_announces_which_writer_it_replaces(
     run: Callable[[StateStore, bool], Any] = {
         "compact": lambda store, dry: store.maintenance.compact(everything=True, dry_run=dry),
         "edit": lambda store, dry: store.maintenance.edit("u", "n", delete=["k2"], dry_run=dry),
-        "purge": lambda store, dry: store.maintenance.purge("u", "k2", dry_run=dry),
+        "purge": lambda store, dry: store.maintenance.forget(
+            OperatorKey("u", "k2"), search=False, dry_run=dry
+        ),
         "rekey": lambda store, dry: store.maintenance.rekey("u", max_parallelism=4, dry_run=dry),
     }[command]
     run(opened(url), True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from statestore import StateStore, key_group_of
+from statestore import OperatorKey, StateStore, key_group_of
 from statestore.errors import (
     DuplicateKeyError,
     InvalidArgumentError,
@@ -142,7 +142,7 @@ def test_a_history_of_lists(tmp_path: Path, layout: str) -> None:
     store.maintenance.rekey("u", "s", hash_scheme="pyflink")
     store.maintenance.rekey("u", "s", hash_scheme="java")
     check(store, left)
-    store.maintenance.purge("u", [[None]])
+    store.maintenance.forget(OperatorKey("u", [[None]]), search=False)
     check(store, without(left, [[None]]))
 
 

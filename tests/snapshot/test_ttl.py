@@ -19,6 +19,7 @@ from statestore.format.ttl import TtlVisibility
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.compaction import Compactor
 from statestore.parquet.keyed_reader import read_slices
+from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.digests import rows_digest
 from statestore.snapshot.state_spec import Changes
@@ -176,7 +177,7 @@ def test_an_expired_change_hides_the_row_that_it_replaced(store: StateStore) -> 
     full(store, [{"k": "a", "v": 1, "at": 1000}], ttl=TTL)
     change(store, now=0, upserts=[{"k": "a", "v": 2, "at": 0}])
     assert at(store, 100) == []
-    merged = Compactor(store.restore()._catalog.storage, 9, ParquetOptions(), 100)
+    merged = Compactor(CheckpointFiles(store.restore()._catalog.storage, 9, ParquetOptions()), 100)
     twice = change(store, now=0, upserts=[{"k": "b", "v": 2, "at": 500}])
     one = merged.merge(twice, 2)
     assert len(one.layers) == 1
@@ -236,7 +237,7 @@ def test_a_fold_drops_expired_rows(store: StateStore) -> None:
     storage = store.restore()._catalog.storage
     rows = {}
     for now in (None, 100, 120, 10**6):
-        compactor = Compactor(storage, 9, ParquetOptions(), now)
+        compactor = Compactor(CheckpointFiles(storage, 9, ParquetOptions()), now)
         folded = compactor.fold(entry, [EVERYTHING])
         assert folded.layers == ()
         rows[now] = folded.rows

@@ -21,7 +21,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from statestore import StateStore, partition, spark_session
+from statestore import OperatorKey, StateStore, partition, spark_session
 from statestore.errors import MissingDependencyError
 from statestore.interop.spark import (
     bootstrap_location,
@@ -254,7 +254,9 @@ class Moved:
         keyed = store.restore().keyed(entry.state.uid, entry.state.name).to_spark()
         key = keyed.select(*entry.state.key).first()
         assert key is not None
-        store.maintenance.purge(entry.state.uid, tuple(key) if len(key) > 1 else key[0])
+        store.maintenance.forget(
+            OperatorKey(entry.state.uid, tuple(key) if len(key) > 1 else key[0]), search=False
+        )
         self.export(store)
         assert contents(self.take("back", "again")) == contents(store)
         events(self.folder / "events", 2, 3)

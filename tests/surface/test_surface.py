@@ -127,7 +127,7 @@ def test_a_renamed_package_renames_its_items() -> None:
 def test_a_surface_has_items_of_every_kind() -> None:
     found = surface()
     assert found["StateStore.open"]["parallel_streams"].endswith("= 16")
-    assert found["StoreMaintenance.purge"]["return"] == "PurgedKey"
+    assert found["StoreMaintenance.forget"]["return"] == "ForgottenSubject"
     assert found["statestore get"]["--key"] == "--key text required"
     assert found["JSON of statestore list"]["checkpoints.checkpoint_id"] == "integer"
     assert found["setting parallel_streams"]["variable"] == "STATESTORE_PARALLEL_STREAMS"

@@ -151,19 +151,27 @@ def edit(url: str, operator: str, state: str, put: list[Any], delete: list[Any])
 
 def purge(url: str, operator: str, key: Any) -> dict[int, int | None]:
     """Purge a key; return the replacement of each replaced checkpoint."""
-    done = _open(url).maintenance.purge(operator, key)
+    maintenance: Any = _open(url).maintenance
+    if hasattr(maintenance, "purge"):  # an older release
+        done = maintenance.purge(operator, key)
+    else:
+        done = maintenance.forget(statestore.OperatorKey(operator, key), search=False)
     return {one.checkpoint_id: one.new_checkpoint_id for one in done.replaced}
 
 
 def forget(url: str, columns: Mapping[str, Any]) -> dict[int, int | None]:
     """Forget a subject in all operators; return the replacement of each replaced checkpoint."""
-    done = _open(url).maintenance.forget(columns)
-    return {one.checkpoint_id: one.new_checkpoint_id for one in done.purged.replaced}
+    done: Any = _open(url).maintenance.forget(columns)
+    done = getattr(done, "purged", done)  # an older release
+    return {one.checkpoint_id: one.new_checkpoint_id for one in done.replaced}
 
 
 def is_gone(url: str, operator: str, key: Any) -> bool:
     """Search all files for a key."""
-    return _open(url).maintenance.find_key(operator, key).is_gone
+    maintenance: Any = _open(url).maintenance
+    if hasattr(maintenance, "find_key"):  # an older release
+        return bool(maintenance.find_key(operator, key).is_gone)
+    return bool(maintenance.find_subject(statestore.OperatorKey(operator, key)).is_gone)
 
 
 def rekey(url: str, operator: str, max_parallelism: int) -> int | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from statestore.cli.checkpoints import write_left_out
+from statestore.cli.checkpoints import write_derived
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted, size
 from statestore.cli.options import (
@@ -62,7 +62,7 @@ def write_report(page: Page, report: CompactReport) -> None:
     where = f"checkpoint {report.checkpoint_id} of {report.store}"
     if not report.states:
         page.line(f"{where}: no state has layers of changes; nothing was written", "bold")
-        write_left_out(page, report.left_out)
+        write_derived(page, report)
         return
     if report.is_compact:
         why = "there" if report.everything else "according to the policy"
@@ -76,7 +76,7 @@ def write_report(page: Page, report: CompactReport) -> None:
     for state in report.states:
         table.add_row(*(cell(text) for text in _row(state)))
     page.table(table)
-    write_left_out(page, report.left_out)
+    write_derived(page, report)
 
 
 def _row(state: CompactedState) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from statestore.cli.arguments import column_values, key_of, named_values, parse_row
-from statestore.cli.checkpoints import write_left_out
+from statestore.cli.checkpoints import write_derived
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import amount, count, counted
 from statestore.cli.options import (
@@ -24,7 +24,7 @@ from statestore.cli.output import Output, Page, json_text
 from statestore.cli.row_changes import write_row_changes
 from statestore.format.state import KeyedState
 from statestore.maintenance.edit import EditedState
-from statestore.maintenance.row_update import RowUpdate
+from statestore.maintenance.edit_update import RowUpdate
 
 __all__ = ["edit_state"]
 
@@ -186,4 +186,4 @@ def write_edited(page: Page, edited: EditedState) -> None:
     written = amount(edited.size_bytes, edited.files)
     page.line(f"  {verb}   {written}, {counted(len(edited.key_groups), 'key group')}")
     write_row_changes(page, edited.examples, total=edited.deleted + edited.put)
-    write_left_out(page, edited.left_out)
+    write_derived(page, edited)

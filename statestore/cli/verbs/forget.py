@@ -18,9 +18,9 @@ from statestore.cli.verbs.purge import (
     write_search,
 )
 from statestore.format.schema import DataType
-from statestore.maintenance.forget import ForgottenSubject
-from statestore.maintenance.search import KeySearch
-from statestore.maintenance.subject import OtherState, ValueOf
+from statestore.maintenance.erase import ForgottenSubject
+from statestore.maintenance.erase_search import KeySearch
+from statestore.maintenance.erase_subject import OtherState, ValueOf
 
 __all__ = ["forget_subject"]
 
@@ -88,8 +88,8 @@ def _parsed(text: str, name: str, data_type: DataType) -> Any:
 
 def write_forgotten(page: Page, forgotten: ForgottenSubject) -> None:
     """Write the removed rows as text."""
-    write_purged(page, forgotten.purged, f"the subject ({', '.join(forgotten.columns)})")
-    _write_others(page, forgotten.purged.others)
+    write_purged(page, forgotten, f"the subject ({', '.join(forgotten.columns)})")
+    _write_others(page, forgotten.others)
     if forgotten.collected is not None:
         page.line(f"  deleted {counted(forgotten.collected.removed.files, 'old file')}")
     if forgotten.search is not None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar, get_args
 import click
 
 from statestore.cli.arguments import distinct
-from statestore.cli.checkpoints import write_left_out
+from statestore.cli.checkpoints import write_derived
 from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
 from statestore.cli.options import (
     checkpoint_argument,
@@ -282,7 +282,7 @@ def write_translated(page: Page, translated: TranslatedOffsets) -> None:
         )
         if translated.group is not None:
             page.line(f"  committed for group {translated.group}")
-    write_left_out(page, translated.left_out)
+    write_derived(page, translated)
 
 
 def _row(each: TranslatedPartition) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ from statestore.cli.options import (
     state_option,
 )
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
-from statestore.maintenance.purge import PurgedKey, ReplacedCheckpoint
-from statestore.maintenance.search import (
+from statestore.maintenance.erase import ForgottenSubject, ReplacedCheckpoint
+from statestore.maintenance.erase_search import (
     DATA_FILES,
     DOCUMENTS,
     LOG_FILES,
@@ -27,6 +27,7 @@ from statestore.maintenance.search import (
     OTHER_STATES,
     KeySearch,
 )
+from statestore.maintenance.erase_subject import OperatorKey
 
 __all__ = [
     "purge_key",
@@ -69,27 +70,22 @@ def purge_key(
     check: bool,
     ignore_pins: bool,
     dry_run: bool,
-) -> Output[PurgedKey] | Output[KeySearch]:
+) -> Output[ForgottenSubject] | Output[KeySearch]:
     """Remove a key of one operator from all kept checkpoints."""
     if sum((checkpoint is not None, every, check)) != 1:
         raise click.UsageError("pass exactly one of CHECKPOINT, --all and --check")
-    store = invocation.store()
+    maintenance, subject = invocation.store().maintenance, OperatorKey(operator, key_of(key), state)
     if check:
         with progress_bar("searching") as progress:
-            search = store.maintenance.find_key(operator, key_of(key), state, on_progress=progress)
+            search = maintenance.find_subject(subject, on_progress=progress)
         return Output(search, write_search, problem=search.problem)
-    purged = store.maintenance.purge(
-        operator,
-        key_of(key),
-        state,
-        checkpoint=checkpoint,
-        ignore_pins=ignore_pins,
-        dry_run=dry_run,
+    purged = maintenance.forget(
+        subject, checkpoint=checkpoint, search=False, ignore_pins=ignore_pins, dry_run=dry_run
     )
     return Output(purged, write_purged_key)
 
 
-def write_purged_key(page: Page, purged: PurgedKey) -> None:
+def write_purged_key(page: Page, purged: ForgottenSubject) -> None:
     """Write the removed rows as text."""
     what = f"the key of operator {purged.operator}"
     write_purged(page, purged, what)
@@ -97,7 +93,7 @@ def write_purged_key(page: Page, purged: PurgedKey) -> None:
         page.line("  the old files stay until 'statestore gc'; run --check after it")
 
 
-def write_purged(page: Page, done: PurgedKey, what: str) -> None:
+def write_purged(page: Page, done: ForgottenSubject, what: str) -> None:
     """Write the removed rows; ``what`` names the subject."""
     held = [checkpoint for checkpoint in done.replaced if checkpoint.states]
     verb = "would remove" if done.dry_run else "removed"

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from statestore.cli.checkpoints import write_left_out
+from statestore.cli.checkpoints import write_derived
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, size
 from statestore.cli.options import (
@@ -88,7 +88,7 @@ def write_report(page: Page, report: RekeyReport) -> None:
     for state in report.states:
         table.add_row(*map(cell, _row(state)))
     page.table(table)
-    write_left_out(page, report.left_out)
+    write_derived(page, report)
 
 
 def _row(state: RekeyedState) -> tuple[str, ...]:

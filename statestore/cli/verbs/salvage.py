@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from statestore.cli.checkpoints import write_left_out
+from statestore.cli.checkpoints import write_derived
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, counted
@@ -13,8 +13,7 @@ from statestore.cli.output import Output, Page, cell, json_text, progress_bar, t
 from statestore.errors import CorruptionError
 from statestore.keys.groups import KeyGroupRange
 from statestore.maintenance.repair import RepairedStore
-from statestore.maintenance.salvage import DEFAULT_KEYS, SalvageReport
-from statestore.maintenance.salvage_parts import LostPart, SalvagedState
+from statestore.maintenance.salvage import DEFAULT_KEYS, LostPart, SalvagedState, SalvageReport
 
 __all__ = ["repair_store", "salvage_checkpoint"]
 
@@ -59,7 +58,7 @@ def write_report(page: Page, report: SalvageReport) -> None:
     if report.is_intact:
         files = counted(report.files, "file")
         page.line(f"{where}: no damage in {files}; nothing was written", "bold")
-        write_left_out(page, report.left_out)
+        write_derived(page, report)
         return
     done = (
         "dry run: nothing was written"
@@ -75,7 +74,7 @@ def write_report(page: Page, report: SalvageReport) -> None:
     page.table(table)
     for state in report.states:
         _write_state(state, page)
-    write_left_out(page, report.left_out)
+    write_derived(page, report)
 
 
 def _write_state(state: SalvagedState, page: Page) -> None:

@@ -53,6 +53,19 @@ def test_fork_reports_the_shared_files(run: Run, store: StateStore) -> None:
     )
 
 
+def test_a_command_on_an_older_checkpoint_says_what_it_undoes(run: Run, store: StateStore) -> None:
+    arguments = ("rekey", "1", "--operator", "u", "--max-parallelism", "7", "--store", "s")
+    refused = run(*arguments)
+    assert refused.exit_code == 2
+    assert "undoes 1 newer checkpoint, up to checkpoint 2" in refused.stderr
+    planned = run(*arguments, "--dry-run").stdout
+    assert "would undo checkpoint 2: the next snapshot builds on the new checkpoint" in planned
+    assert document(run(*arguments, "--from-older", "--output", "json"))["undone"] == [2]
+    words = ("edit", "1", "--operator", "u", "--state", "s", "--delete", "u1", "--store", "s")
+    again = run(*words, "--from-older")
+    assert "undoes checkpoints 2 to 3: the next" in again.stdout
+
+
 def test_rekey_reports_each_state(run: Run, store: StateStore) -> None:
     arguments = ("rekey", "--operator", "u", "--max-parallelism", "7", "--output", "json")
     planned = document(run(*arguments, "--dry-run", "--store", "s"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from statestore import OperatorKey
 from statestore.interop.flink import export_savepoint, import_savepoint
 from statestore.store import StateStore
 from tests.interop.flink.goldens import Golden
@@ -43,7 +44,7 @@ def test_a_job_continues_without_a_key_and_with_more_key_groups(tmp_path: Path) 
     import_savepoint(str(source), store)
     question = f'SELECT count(*) AS n FROM "by_long"."last" WHERE key = {PURGED}'
     assert store.query(question).read_all().to_pylist() == [{"n": 1}]
-    store.maintenance.purge("by_long", PURGED)
+    store.maintenance.forget(OperatorKey("by_long", PURGED), search=False)
     assert store.query(question).read_all().to_pylist() == [{"n": 0}]
     done = export_savepoint(store, str(tmp_path / "to"), max_parallelism=720)
 

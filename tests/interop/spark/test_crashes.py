@@ -22,7 +22,7 @@ from pyspark.errors import SparkRuntimeException, StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.errors import (
     CommitConflictError,
     CorruptionError,
@@ -439,7 +439,7 @@ def test_a_corrected_and_a_purged_key(kept: Kept, tmp_path: Path) -> None:
     count = next(name for name in rows.columns if name.lower().startswith("count"))
     corrected = row.asDict(recursive=True)
     store.maintenance.edit(uid, "default", put=[corrected | {count: corrected[count] + 1000}])
-    store.maintenance.purge(uid, "k2")
+    store.maintenance.forget(OperatorKey(uid, "k2"), search=False)
     for provider in ("hdfs", "rocksdb"):
         kept.export(tmp_path / provider, provider, store=tmp_path / "store")
     copy_location(kept.location, tmp_path / "plain")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.spark.export_state import export_checkpoint
 from statestore.interop.spark.import_state import import_checkpoint
@@ -107,7 +107,9 @@ def test_one_changed_store_of_a_side_is_refused(
 def test_both_stores_of_a_side_can_be_changed(
     spark: SparkSession, store: StateStore, tmp_path: Path
 ) -> None:
-    store.maintenance.purge(UID, tuple(key_of(rows_of(store, COUNTS)[0]).values()))
+    store.maintenance.forget(
+        OperatorKey(UID, tuple(key_of(rows_of(store, COUNTS)[0]).values())), search=False
+    )
     lower_count(store)
     drop_last(store)
     target = str(tmp_path / "target")

@@ -13,7 +13,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.errors import (
     FormatVersionError,
     MissingFileError,
@@ -318,7 +318,7 @@ def test_spark_continues_with_changed_variables(spark: SparkSession, tmp_path: P
     )
     more = {"k": edited, "position": len(elements), "id": -1, "v": 1000}
     timers = [row for row in state["timers"] if row["k"] == early]
-    store.maintenance.purge(UID, purged)
+    store.maintenance.forget(OperatorKey(UID, purged), search=False)
     with store.snapshot(parallelism=2) as checkpoint:
         first = [{"k": shortened, "position": 0}]
         checkpoint.write_changes(UID, "seen", Changes([more], deletes=first))

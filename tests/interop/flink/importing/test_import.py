@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.errors import (
     DamagedFileError,
     InvalidArgumentError,
@@ -261,7 +261,7 @@ def test_an_imported_store_supports_all_operations(tmp_path: Path) -> None:
 def test_a_key_is_purged(tmp_path: Path) -> None:
     store, _ = imported(CANONICAL, tmp_path)
     (row, *_) = store.restore().keyed("by_long", "last").to_arrow(0).to_pylist()
-    store.maintenance.purge("by_long", row["key"])
+    store.maintenance.forget(OperatorKey("by_long", row["key"]), search=False)
     assert store.restore().keyed("by_long", "last").get(row["key"]) == []
 
 

@@ -1,4 +1,4 @@
-"""Rewrite a keyed state with an SQL expression, in DuckDB if it is installed.
+"""Replace the rows of a keyed state with the result of an SQL expression, run by DuckDB.
 
 The state is copied into a database on the local disk, which also stores the result. Both stay
 there until the files are written, and only pieces of them are in memory.
@@ -10,26 +10,31 @@ compare their rows, and once to write them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
+from statestore.format.names import KEY_GROUP
 from statestore.format.schema import names_with_nul
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
-from statestore.keys.groups import KeyGroupRange
+from statestore.keys.groups import KeyGroupRange, merge_ranges
+from statestore.layers.base_comparison import BaseComparison, ObservedRows
 from statestore.layers.merge import read_state
-from statestore.maintenance.rewrite import Rewritten
-from statestore.maintenance.rewrite_groups import GroupSizes, rewrite_groups
+from statestore.layers.rewrite import Write, owning_spans, with_new_files
+from statestore.maintenance.edit_keys import EditResult, RowChanges
 from statestore.parquet.keyed_reader import restored_schema
-from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.restore.duck import (
     copy_slices,
     duckdb,
@@ -40,16 +45,19 @@ from statestore.restore.duck import (
 )
 from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.column_types import arrow_schema
+from statestore.rows.digests import row_hashes
 from statestore.rows.equality import leaf_columns
 from statestore.rows.fit_columns import fit_table
 from statestore.rows.key_group_runs import key_groups_of
 from statestore.rows.null_keys import NullKeys
 from statestore.rows.rounded_floats import refuse_rounded
+from statestore.rows.sorting import sorted_pieces
 from statestore.storage import Storage
 from statestore.storage.temporary import temporary_folder
 
-__all__ = ["VIEW", "SqlResult", "sql_result"]
+__all__ = ["VIEW", "GroupSizes", "SqlResult", "sql_result"]
 
+Batches = Iterable[pa.RecordBatch]
 
 VIEW = "state"
 """What the state is called in the expression."""
@@ -151,6 +159,33 @@ def _insert_all(
         connection.unregister("statestore_rows")
 
 
+@dataclass
+class GroupSizes:
+    """The number of rows of each key group, and their digest."""
+
+    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def count(self, batches: Batches) -> Iterator[pa.RecordBatch]:
+        """Pass batches with a column ``key_group`` on, and count their rows."""
+        for batch in batches:
+            names = [name for name in batch.schema.names if name != KEY_GROUP]
+            groups, hashes = np.asarray(batch.column(KEY_GROUP)), row_hashes(batch.select(names))
+            order = np.argsort(groups, kind="stable")
+            starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+            if len(starts):
+                digests = np.add.reduceat(hashes[order], starts)
+                counts = np.diff(starts, append=len(groups))
+                for group, rows, digest in zip(groups[order][starts], counts, digests, strict=True):
+                    known_rows, known = self.sizes.get(int(group), (0, 0))
+                    self.sizes[int(group)] = known_rows + int(rows), (known + int(digest)) % 2**64
+            yield batch
+
+    def differing(self, other: GroupSizes) -> tuple[int, ...]:
+        """Return the key groups that differ, ascending."""
+        groups = sorted({*self.sizes, *other.sizes})
+        return tuple(one for one in groups if self.sizes.get(one) != other.sizes.get(one))
+
+
 @dataclass(frozen=True)
 class SqlResult:
     """The result of an expression over a state, in a database.
@@ -174,14 +209,38 @@ class SqlResult:
         [(rows,)] = self.connection.sql(f"SELECT count(*) FROM {_ANSWER}").fetchall()
         return int(rows)
 
-    def rewrite(self, target: KeyedTarget | None) -> Rewritten:
+    def rewrite(self, write: Write | None, memory_bytes: int) -> EditResult:
         """Write the files of the key groups that the result changes; return the new state.
 
-        Without a target nothing is written. The result must have the state's columns, in any order,
-        with types that can be stored without loss as the state's types. Raises SchemaMismatchError,
-        NullKeyError or DuplicateKeyError, and CorruptionError for a damaged file.
+        Without ``write``, nothing is written. Rows are sorted in ``memory_bytes``. The result must
+        have the state's columns, in any order, with types that can be stored without loss as the
+        state's types. Raises SchemaMismatchError, NullKeyError or DuplicateKeyError, and
+        CorruptionError for a damaged file.
         """
-        return rewrite_groups(self.storage, self.entry, self.before, self._batches, target)
+        entry, after = self.entry, GroupSizes()
+        for _ in after.count(self._batches()):
+            pass
+        groups = self.before.differing(after)
+        # Adjacent files are written in one pass.
+        spans = merge_ranges(owning_spans(entry, groups))
+        new = _NewRows(entry.state, spans, self._batches)
+        comparison = BaseComparison(self.storage, entry, memory_bytes=memory_bytes)
+        changes = _compare(comparison, new)
+        handles = list[KeyedStateHandle]()
+        if write is not None:
+            for _, rows in new.by_span(memory_bytes):
+                handles += write(entry, rows)
+        state = with_new_files(entry, spans, handles)
+        copied = state.entry.rows - sum(handle.rows for handle in handles)
+        written = sum(after.sizes.get(group, (0, 0))[0] for span in spans for group in span)
+        return EditResult(
+            state,
+            groups,
+            copied + written,
+            changes.removed,
+            changes.added + changes.changed,
+            tuple(changes.examples),
+        )
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the result with their key groups.
@@ -227,13 +286,72 @@ def _fit_columns(batch: pa.RecordBatch, state: KeyedState, first_row: int) -> pa
             f"them: {error}; cast it in the query"
         ) from error
     errors = ColumnErrors(subject)
-    for field in stored:
+    for column_field in stored:
         with errors.collected():
-            column = answer.column(field.name)
-            refuse_rounded(column, field, subject, _EXACTLY, first_row=first_row)
+            column = answer.column(column_field.name)
+            refuse_rounded(column, column_field, subject, _EXACTLY, first_row=first_row)
     try:
         errors.raise_all()
     except InvalidArgumentError as error:
         raise SchemaMismatchError(str(error)) from error
     [rows] = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
     return rows
+
+
+@dataclass(frozen=True)
+class _NewRows:
+    """The new rows of some ranges of key groups, which can be read several times."""
+
+    state: KeyedState
+    spans: tuple[KeyGroupRange, ...]
+    batches: Callable[[], Batches]
+
+    def by_span(self, memory_bytes: int) -> Iterator[tuple[KeyGroupRange, Iterator[pa.Table]]]:
+        """Yield each range with its rows, as ascending pieces; read one range after another.
+
+        The rows are sorted in ``memory_bytes``.
+        """
+        pieces = sorted_pieces(self._wanted(), self.state, memory_bytes)
+        for place, part in groupby(self._cut(pieces), self._place):
+            yield self.spans[place], part
+
+    def _wanted(self) -> Iterator[pa.RecordBatch]:
+        if not self.spans:
+            return
+        for batch in self.batches():
+            places = self._places(batch)
+            lasts = np.array([span.last for span in self.spans])
+            inside = (places >= 0) & (np.asarray(batch.column(KEY_GROUP)) <= lasts[places])
+            if inside.any():
+                yield batch.filter(pa.array(inside))
+
+    def _cut(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Divide pieces at the ends of the ranges."""
+        for piece in pieces:
+            places = self._places(piece)
+            starts = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), piece.num_rows]
+            for first, stop in pairwise(starts):
+                yield piece.slice(first, stop - first)
+
+    def _places(self, rows: pa.RecordBatch | pa.Table) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+        starts = np.array([span.first for span in self.spans])
+        return np.searchsorted(starts, np.asarray(rows.column(KEY_GROUP)), "right") - 1
+
+    def _place(self, piece: pa.Table) -> int:
+        group = piece.column(KEY_GROUP)[0].as_py()
+        return bisect_right(self.spans, group, key=lambda span: span.first) - 1
+
+
+def _compare(comparison: BaseComparison, new: _NewRows) -> RowChanges:
+    """Compare the new rows with the stored ones."""
+    changes = RowChanges(comparison.state)
+    left = [*new.spans]
+    empty: Iterator[pa.Table] = iter(())
+    for span, pieces in chain(new.by_span(comparison.sort_bytes), [(None, empty)]):
+        while left and left[0] != span:  # all rows of these key groups are removed
+            for pair in comparison.pairs(empty, left.pop(0), ObservedRows()):
+                changes.add(*pair)
+        if span is not None:
+            for pair in comparison.pairs(pieces, left.pop(0), ObservedRows()):
+                changes.add(*pair)
+    return changes

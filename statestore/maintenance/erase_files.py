@@ -7,7 +7,7 @@ files. So each file is read once and written once for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -31,12 +31,11 @@ from statestore.format.schema import Field, Schema
 from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.merge import read_pieces
-from statestore.maintenance.subject import Selection
+from statestore.layers.rewrite import rewrite_spans, with_new_files
+from statestore.maintenance.erase_subject import Selection
 from statestore.parquet.file_checks import name_file_in_errors
-from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
+from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.reader import open_data
-from statestore.parquet.uncommitted_files import UncommittedFiles
-from statestore.parquet.writer import ParquetOptions
 from statestore.restore.lookup import key_group_of, table_of_key
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.delete_markers import clear_deletes
@@ -168,69 +167,50 @@ def _count_in(batches: Iterable[pa.RecordBatch], selections: Sequence[Selection]
 class RowRemover:
     """Rewrites files without the selected rows, and remembers which files replaced which."""
 
-    def __init__(self, storage: Storage, options: ParquetOptions) -> None:
+    def __init__(self, storage: Storage) -> None:
         """Start with no files written."""
-        self._storage, self._options = storage, options
+        self._storage = storage
         self._done: dict[File, tuple[KeyedStateHandle, ...]] = {}
 
-    def without_rows(self, hit: Hit, checkpoint_id: int) -> tuple[KeyedEntry, list[str]]:
-        """Return the state without the rows, and the names of the files that were written for it.
+    def without_rows(self, hit: Hit, new: CheckpointFiles) -> KeyedEntry:
+        """Return the state without the rows, and write the ``new`` files that it needs.
 
         A layer that becomes empty is removed. If rows are selected by a column that does not
         identify them, the layers are merged. Otherwise the removal of a layer's row would bring
         back the older row that it replaced.
 
-        Raises MissingFileError, DamagedFileError or StorageError; in that case the files of this
-        call are deleted.
+        Raises MissingFileError, DamagedFileError or StorageError.
         """
         entry = hit.entry
-        new = UncommittedFiles(self._storage)
         chosen = {name for selection in hit.selections for name in selection.schema.names}
-        try:
-            if entry.layers and not chosen.issubset(entry.state.identity):
-                return self._merge_and_remove(hit, checkpoint_id, new), new.names
-            base, *changes = [
-                self._remove_from_files(part, hit, checkpoint_id, new) for part in entry.parts
-            ]
-        except BaseException as error:
-            new.delete(error)
-            raise
+        if entry.layers and not chosen.issubset(entry.state.identity):
+            every = KeyGroupRange.every(entry.state.max_parallelism)
+            rows = [(every, self._other_rows(entry, every, hit))]
+            return rewrite_spans(entry, rows, new.write).entry
+        base, *changes = [self._without_files(part, hit, new) for part in entry.parts]
         layers = zip(entry.layers, changes, strict=True)
         left = tuple(replace(layer, entry=part) for layer, part in layers if part.handles)
-        return replace(entry, handles=base.handles, layers=left), new.names
+        return replace(base, layers=left)
 
-    def _remove_from_files(
-        self, part: KeyedEntry, hit: Hit, checkpoint_id: int, new: UncommittedFiles
-    ) -> KeyedEntry:
-        handles: list[KeyedStateHandle] = []
-        folder = part.table.path
+    def _without_files(self, part: KeyedEntry, hit: Hit, new: CheckpointFiles) -> KeyedEntry:
+        """Return the base or a layer with new files for the ones that have selected rows."""
+        spans, handles = list[KeyGroupRange](), list[KeyedStateHandle]()
         for handle in part.handles:
-            file = folder, handle
+            file = part.table.path, handle
             if file not in hit.files:
-                handles.append(handle)
                 continue
             if file not in self._done:
                 alone = replace(part, handles=(handle,))
-                self._done[file] = self._write(alone, handle.key_groups, hit, checkpoint_id)
-                new.add(folder, self._done[file])
+                self._done[file] = new.write(alone, self._other_rows(alone, handle.key_groups, hit))
+            spans.append(handle.key_groups)
             handles += self._done[file]
-        return replace(part, handles=tuple(handles))
+        return with_new_files(part, spans, handles).entry if spans else part
 
-    def _merge_and_remove(self, hit: Hit, checkpoint_id: int, new: UncommittedFiles) -> KeyedEntry:
-        entry = hit.entry
-        every = KeyGroupRange.every(entry.state.max_parallelism)
-        handles = self._write(entry, every, hit, checkpoint_id)
-        new.add(entry.table.path, handles)
-        table = entry.table.without_version()
-        return replace(entry, table=table, handles=handles, layers=(), merged=None)
-
-    def _write(
-        self, entry: KeyedEntry, span: KeyGroupRange, hit: Hit, checkpoint_id: int
-    ) -> tuple[KeyedStateHandle, ...]:
-        target = KeyedTarget.of(self._storage, entry, checkpoint_id, self._options)
-        pieces = read_pieces(self._storage, entry, reads_of(entry, span))
-        kept = (_drop_selected(piece, hit.selections) for piece in pieces)
-        return write_pieces(map(clear_deletes, kept) if are_changes(entry.state) else kept, target)
+    def _other_rows(self, entry: KeyedEntry, span: KeyGroupRange, hit: Hit) -> Iterator[pa.Table]:
+        """Yield the stored rows of some key groups that are not selected."""
+        for piece in read_pieces(self._storage, entry, reads_of(entry, span)):
+            kept = _drop_selected(piece, hit.selections)
+            yield clear_deletes(kept) if are_changes(entry.state) else kept
 
 
 def _drop_selected(rows: pa.Table, selections: tuple[Selection, ...]) -> pa.Table:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
 from statestore.errors import (
@@ -41,12 +41,13 @@ HELD = {1: False, 2: True, 3: False, 4: True}
 """Whether each checkpoint of the store contains the key."""
 KILLED = """
 import sys
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage
 url, key, at = sys.argv[1:]
 storage = FaultyStorage(LocalStorage(url), Fault(int(at), FaultKind.KILLED))
-StateStore.from_storage(storage, table_format="parquet").maintenance.purge("users", key)
+store = StateStore.from_storage(storage, table_format="parquet")
+store.maintenance.forget(OperatorKey("users", key), search=False)
 """
 
 
@@ -115,7 +116,7 @@ def is_purged(store: StateStore) -> None:
 def test_every_kept_checkpoint_loses_the_key_and_the_order_stays(store: StateStore) -> None:
     before = store.manifest(2)
     times = [_times(store, number) for number in (1, 2, 3, 4)]
-    done = store.maintenance.purge("users", KEY)
+    done = store.maintenance.forget(OperatorKey("users", KEY), search=False)
     assert [_times(store, number) for number in store.checkpoints()] == times
     assert store.checkpoints() == (1, 6, 7, 8)
     is_purged(store)
@@ -135,15 +136,15 @@ def test_every_kept_checkpoint_loses_the_key_and_the_order_stays(store: StateSto
 
 
 def test_after_a_collection_no_byte_of_the_key_is_left(store: StateStore) -> None:
-    before = store.maintenance.find_key("users", KEY)
+    before = store.maintenance.find_subject(OperatorKey("users", KEY))
     assert len(before.found) == 4
     assert before.problem is not None
-    store.maintenance.purge("users", KEY)
-    assert {one.file for one in store.maintenance.find_key("users", KEY).found} == {
-        one.file for one in before.found
-    }
+    store.maintenance.forget(OperatorKey("users", KEY), search=False)
+    assert {
+        one.file for one in store.maintenance.find_subject(OperatorKey("users", KEY)).found
+    } == {one.file for one in before.found}
     store.maintenance.gc(minimum_age="0")
-    after = store.maintenance.find_key("users", KEY)
+    after = store.maintenance.find_subject(OperatorKey("users", KEY))
     assert (after.found, after.problem, after.is_gone) == ((), None, True)
     for path in Path(store.url).rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes()
@@ -151,19 +152,19 @@ def test_after_a_collection_no_byte_of_the_key_is_left(store: StateStore) -> Non
 
 
 def test_the_manifest_describes_the_purge_without_the_key(store: StateStore) -> None:
-    store.maintenance.purge("users", KEY)
+    store.maintenance.forget(OperatorKey("users", KEY), search=False)
     origin = store.manifest(6).origin or {}
-    assert (origin["command"], origin["checkpoint"], origin["operator"]) == ("purge", 2, "users")
+    assert (origin["command"], origin["checkpoint"], origin["operator"]) == ("forget", 2, "users")
     rows = {state["state"]: state["rows"] for state in origin["states"]}
     assert rows == {"totals": 1, "routes": 2}
     assert KEY not in str(origin)
 
 
 def test_one_state_or_one_checkpoint_can_be_selected(store: StateStore) -> None:
-    store.maintenance.purge("users", KEY, "routes")
+    store.maintenance.forget(OperatorKey("users", KEY, "routes"), search=False)
     assert KEY in users_of(store, 8, "totals")
     assert KEY not in users_of(store, 8, "routes")
-    store.maintenance.purge("users", KEY, checkpoint="two")
+    store.maintenance.forget(OperatorKey("users", KEY), search=False, checkpoint="two")
     ids = store.checkpoints()
     assert [number_of(store, one) for one in ids] == [1, 2, 3, 4]
     assert [KEY in users_of(store, one) for one in ids] == [False, False, False, True]
@@ -172,15 +173,15 @@ def test_one_state_or_one_checkpoint_can_be_selected(store: StateStore) -> None:
 
 def test_a_missing_key_changes_nothing(store: StateStore) -> None:
     before = set(Path(store.url).rglob("*"))
-    assert store.maintenance.purge("users", "nobody").replaced == ()
+    assert store.maintenance.forget(OperatorKey("users", "nobody"), search=False).replaced == ()
     assert set(Path(store.url).rglob("*")) == before
 
 
 def test_a_dry_run_reports_the_same_and_changes_nothing(store: StateStore) -> None:
     before = set(Path(store.url).rglob("*"))
-    planned = store.maintenance.purge("users", KEY, dry_run=True)
+    planned = store.maintenance.forget(OperatorKey("users", KEY), search=False, dry_run=True)
     assert set(Path(store.url).rglob("*")) == before
-    done = store.maintenance.purge("users", KEY)
+    done = store.maintenance.forget(OperatorKey("users", KEY), search=False)
     assert [(one.checkpoint_id, one.savepoints, one.states) for one in planned.replaced] == [
         (one.checkpoint_id, one.savepoints, one.states) for one in done.replaced
     ]
@@ -189,15 +190,20 @@ def test_a_dry_run_reports_the_same_and_changes_nothing(store: StateStore) -> No
 def test_pins_block_a_purge_and_are_named(store: StateStore) -> None:
     pinned = store.maintenance.pin(3, lease="1h", holder="an export")
     with pytest.raises(InvalidArgumentError, match="checkpoint 3 by an export"):
-        store.maintenance.purge("users", KEY)
+        store.maintenance.forget(OperatorKey("users", KEY), search=False)
     assert store.checkpoints() == (1, 2, 3, 4)
-    assert pinned.token in store.maintenance.purge("users", KEY, ignore_pins=True).pins[0]
+    assert (
+        pinned.token
+        in store.maintenance.forget(OperatorKey("users", KEY), search=False, ignore_pins=True).pins[
+            0
+        ]
+    )
     is_purged(store)
 
 
 def test_a_pin_of_an_unaffected_checkpoint_is_ignored(store: StateStore) -> None:
     store.maintenance.pin(1, lease="1h")
-    store.maintenance.purge("users", KEY)
+    store.maintenance.forget(OperatorKey("users", KEY), search=False)
     is_purged(store)
 
 
@@ -207,20 +213,20 @@ def test_an_expired_savepoint_is_purged_and_stays_expired(store: StateStore) -> 
     store.maintenance.delete_savepoint("two")
     store.maintenance.savepoint("two", 2)
     LocalStorage(store.url).put_if_absent("checkpoints/0000000002.expired", b"{}")
-    store.maintenance.purge("users", KEY)
+    store.maintenance.forget(OperatorKey("users", KEY), search=False)
     assert store.checkpoints() == (7, 8)
     assert users_of(store, "two") == sorted(USERS)
     assert number_of(store, "two") == 2
     store.maintenance.gc(minimum_age="0")
     assert users_of(store, "two") == sorted(USERS)
-    assert store.maintenance.find_key("users", KEY).found == ()
-    assert store.maintenance.purge("users", KEY).finished == ()
+    assert store.maintenance.find_subject(OperatorKey("users", KEY)).found == ()
+    assert store.maintenance.forget(OperatorKey("users", KEY), search=False).finished == ()
 
 
 def test_an_active_writer_gets_a_conflict(store: StateStore) -> None:
     """I6: its checkpoint could contain the key again."""
     job = store.snapshot(parallelism=2).__enter__()
-    opened(store.url).maintenance.purge("users", KEY)
+    opened(store.url).maintenance.forget(OperatorKey("users", KEY), search=False)
     with pytest.raises(CommitConflictError):
         job.__exit__(None, None, None)
     is_purged(opened(store.url))
@@ -234,11 +240,11 @@ def test_a_damaged_file_of_any_checkpoint_blocks_the_purge_before_any_write(
     Path(store.url, entry.table.path, entry.handles[0].path).write_bytes(b"")
     before = sorted(Path(store.url).rglob("*"))
     with pytest.raises(DamagedFileError, match="has 0 bytes") as raised:
-        store.maintenance.purge("users", KEY)
+        store.maintenance.forget(OperatorKey("users", KEY), search=False)
     command = f"statestore --store {store.url}"
     (note,) = raised.value.__notes__
     assert note == (
-        "checkpoint 3, savepoint 'three', stops the purge, which has to search every kept "
+        "checkpoint 3, savepoint 'three', stops the removal, which has to search every kept "
         "checkpoint: "
         f"{command} savepoint --remove three, then {command} expire --retain 1, which also "
         "expires all older checkpoints"
@@ -276,13 +282,13 @@ def test_unreadable_rows_are_named_with_a_remedy(
         path.write_bytes(raw[:4] + bytes(byte ^ 255 for byte in raw[4:60]) + raw[60:])
     before = store.checkpoints()
     with pytest.raises(DamagedFileError, match=table) as caught:
-        store.maintenance.purge("users", KEY)
+        store.maintenance.forget(OperatorKey("users", KEY), search=False)
     *_, note = caught.value.__notes__
     assert store.checkpoints() == before
     of_savepoint = ", savepoint 'two'," if number == 2 else ""
     command = f"statestore --store {store.url} "
     assert note == (
-        f"checkpoint {number}{of_savepoint} stops the purge, which has to search every kept "
+        f"checkpoint {number}{of_savepoint} stops the removal, which has to search every kept "
         "checkpoint: " + ", then ".join(command + way for way in ways)
     )
     if number == 2:
@@ -292,43 +298,43 @@ def test_unreadable_rows_are_named_with_a_remedy(
         store.maintenance.delete_savepoint("two")
         store.maintenance.delete_savepoint("three")
     store.maintenance.expire(retain=2 if number == 2 else 1)
-    store.maintenance.purge("users", KEY)
+    store.maintenance.forget(OperatorKey("users", KEY), search=False)
     assert all(KEY not in users_of(store, checkpoint) for checkpoint in store.checkpoints())
 
 
 def test_invalid_arguments(store: StateStore) -> None:
-    with pytest.raises(StateNotFoundError, match="no operator 'user' in checkpoint 4"):
-        store.maintenance.purge("user", KEY)
-    with pytest.raises(StateNotFoundError, match="no state 'total' in operator 'users'"):
-        store.maintenance.purge("users", KEY, "total")
-    with pytest.raises(StateNotFoundError, match="no keyed state"):
-        store.maintenance.purge("source", KEY)
+    with pytest.raises(StateNotFoundError, match="has keyed state of operator 'user'; the keyed"):
+        store.maintenance.forget(OperatorKey("user", KEY), search=False)
+    with pytest.raises(StateNotFoundError, match="has keyed state 'total' of operator 'users'"):
+        store.maintenance.forget(OperatorKey("users", KEY, "total"), search=False)
+    with pytest.raises(StateNotFoundError, match="has keyed state of operator 'source'"):
+        store.maintenance.forget(OperatorKey("source", KEY), search=False)
     with pytest.raises(InvalidArgumentError, match="is not a key of"):
-        store.maintenance.purge("users", 17)
+        store.maintenance.forget(OperatorKey("users", 17), search=False)
     with pytest.raises(CheckpointNotFoundError):
-        store.maintenance.purge("users", KEY, checkpoint=9)
+        store.maintenance.forget(OperatorKey("users", KEY), search=False, checkpoint=9)
     with pytest.raises(StateNotFoundError, match="'users'"):
-        store.maintenance.find_key("nobody", KEY)
+        store.maintenance.find_subject(OperatorKey("nobody", KEY))
     path = Path(store.url, manifest_path(1))
     path.write_text("{")
     with pytest.raises(MalformedManifestError) as caught:
-        store.maintenance.purge("users", KEY)
+        store.maintenance.forget(OperatorKey("users", KEY), search=False)
     (note,) = caught.value.__notes__
-    assert note.startswith("checkpoint 1 stops the purge")
+    assert note.startswith("checkpoint 1 stops the removal")
     newer = len(store.checkpoints()) - 1
     command = f"statestore --store {store.url} expire --retain {newer}"
     assert note.endswith(f"{command}, which also expires all older checkpoints")
     assert store.maintenance.expire(retain=newer).expired == (1,)
-    store.maintenance.purge("users", KEY)
+    store.maintenance.forget(OperatorKey("users", KEY), search=False)
 
 
 def test_a_search_finds_orphan_files(store: StateStore, tmp_path: Path) -> None:
     """They come from crashed writers. Undecodable files are named, and the key is then not called
     gone.
     """
-    name = store.maintenance.find_key("users", KEY).found[0].file
+    name = store.maintenance.find_subject(OperatorKey("users", KEY)).found[0].file
     raw = Path(store.url, name).read_bytes()
-    store.maintenance.purge("users", KEY)
+    store.maintenance.forget(OperatorKey("users", KEY), search=False)
     store.maintenance.gc(minimum_age="0")
     folder = Path(store.url, name).parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -337,7 +343,7 @@ def test_a_search_finds_orphan_files(store: StateStore, tmp_path: Path) -> None:
     torn = raw[: len(raw) // 2] + bytes(len(raw) - len(raw) // 2 - 8) + raw[-8:]  # of zeros
     (folder / "0000000099-00002-00.parquet").write_bytes(torn)
     (Path(store.url) / "notes.txt").write_text(KEY)
-    search = store.maintenance.find_key("users", KEY)
+    search = store.maintenance.find_subject(OperatorKey("users", KEY))
     assert [Path(one.file).name for one in search.found] == ["0000000099-00000-00.parquet"]
     assert {Path(file.file).name for file in search.unsearched} == {
         "0000000099-00001-00.parquet",
@@ -362,7 +368,7 @@ def test_a_put_during_a_purge_comes_too_late(
         nonlocal commits
         if not stalled:
             stalled.append(manifest)
-            opened(store.url).maintenance.purge("users", KEY)
+            opened(store.url).maintenance.forget(OperatorKey("users", KEY), search=False)
         else:
             with pytest.raises(CommitConflictError) if commits else nullcontext():
                 real(catalog, stalled[0] if commits else manifest)
@@ -396,7 +402,7 @@ def test_a_put_below_announced_ids_comes_too_late(
     killed.claim()
     for number in (6, 8):
         killed.announce(number)
-    done = opened(store.url).maintenance.purge("users", KEY)
+    done = opened(store.url).maintenance.forget(OperatorKey("users", KEY), search=False)
     assert [one.new_checkpoint_id for one in done.replaced] == [9, 10, 11]
     with pytest.raises(CommitConflictError):
         real(opened(store.url).parts.catalog(), stalled[0])
@@ -448,13 +454,15 @@ def test_an_expiry_at_any_moment_of_a_purge_loses_no_savepoint(tmp_path: Path) -
         disk = ConcurrentStorage(str(copy), at, expire)
         refused = ""
         try:
-            StateStore.from_storage(disk, table_format="parquet").maintenance.purge("users", KEY)
+            StateStore.from_storage(disk, table_format="parquet").maintenance.forget(
+                OperatorKey("users", KEY), search=False
+            )
         except CommitConflictError as error:
             refused = str(error)
         if refused:
             assert "the savepoints stay with the old checkpoint" in refused
             again += 1
-            opened(copy).maintenance.purge("users", KEY)
+            opened(copy).maintenance.forget(OperatorKey("users", KEY), search=False)
         left = disk.left
         for name, number in (("two", 2), ("three", 3)):
             assert number_of(opened(copy), name) == number
@@ -462,7 +470,7 @@ def test_an_expiry_at_any_moment_of_a_purge_loses_no_savepoint(tmp_path: Path) -
         assert number_of(opened(copy), "latest") == 4
         assert opened(copy).maintenance.pins() == ()
         opened(copy).maintenance.gc(minimum_age="0")
-        assert opened(copy).maintenance.find_key("users", KEY).found == ()
+        assert opened(copy).maintenance.find_subject(OperatorKey("users", KEY)).found == ()
         assert [number_of(opened(copy), name) for name in ("two", "three")] == [2, 3]
         if left > 0:
             break
@@ -475,8 +483,8 @@ def stages(folder: Path) -> Iterator[int]:
     copy = copy_of(folder, folder.parent / "counted")
     calls = calls_of(
         LocalStorage(str(copy)),
-        lambda s: StateStore.from_storage(s, table_format="parquet").maintenance.purge(
-            "users", KEY
+        lambda s: StateStore.from_storage(s, table_format="parquet").maintenance.forget(
+            OperatorKey("users", KEY), search=False
         ),
     )
     for call in calls:
@@ -516,18 +524,18 @@ def test_a_purge_interrupted_anywhere_can_be_run_again(
         else:
             faulty = FaultyStorage(LocalStorage(str(copy)), Fault(number, kind))
             with pytest.raises(StorageError):
-                StateStore.from_storage(faulty, table_format="parquet").maintenance.purge(
-                    "users", KEY
+                StateStore.from_storage(faulty, table_format="parquet").maintenance.forget(
+                    OperatorKey("users", KEY), search=False
                 )
         left = opened(copy)
         assert number_of(left, "latest") == 4
         seen = [number_of(left, checkpoint) for checkpoint in left.checkpoints()]
         assert set(seen) == {1, 2, 3, 4}
         assert left.maintenance.verify("all", deep=True).is_intact
-        left.maintenance.purge("users", KEY)
+        left.maintenance.forget(OperatorKey("users", KEY), search=False)
         is_purged(opened(copy))
         left.maintenance.gc(minimum_age="0")
-        assert left.maintenance.find_key("users", KEY).found == ()
+        assert left.maintenance.find_subject(OperatorKey("users", KEY)).found == ()
         is_purged(opened(copy))
 
 
@@ -539,6 +547,6 @@ def test_many_purges_do_not_nest_their_origins(tmp_path: Path) -> None:
     store.maintenance.edit("o", "s", put=[{"k": 4}])
     edited = store.manifest().origin
     for key in range(4):
-        store.maintenance.purge("o", key)
+        store.maintenance.forget(OperatorKey("o", key), search=False)
         assert (store.manifest().origin or {})["before"] == edited
     assert store.restore().keyed("o", "s").to_arrow()["k"].to_pylist() == [4]

@@ -16,7 +16,7 @@ from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.format.schema import same_type
 from statestore.format.state import KeyedState
-from statestore.maintenance.readable_parts import (
+from statestore.maintenance.salvage_readable import (
     is_whole,
     whole_groups,
 )

@@ -27,19 +27,20 @@ from statestore.layers.key_group_contents import (
 )
 from statestore.maintenance.verify_file import FileCheck, check_file
 from statestore.parquet.keyed_reader import add_key_group, restored_schema
-from statestore.parquet.keyed_writer import KeyedTarget, write_grouped
+from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.operator_elements import write_elements
 from statestore.rows.matching import first_of_equals
 from statestore.rows.python_values import display_rows
+from statestore.rows.sorting import key_group_pieces
 from statestore.storage import Storage
 
 __all__ = [
     "WholeGroup",
     "are_elements_intact",
+    "copy_groups",
     "is_whole",
     "readable_groups",
     "rewrite_elements",
-    "rewrite_groups",
     "whole_groups",
 ]
 
@@ -113,22 +114,25 @@ def whole_groups(
         yield WholeGroup(group, None, 0, 0, ())
 
 
-def rewrite_groups(
-    storage: Storage, sources: Sequence[tuple[KeyedEntry, Collection[int]]], target: KeyedTarget
+def copy_groups(
+    storage: Storage,
+    sources: Sequence[tuple[KeyedEntry, Collection[int]]],
+    entry: KeyedEntry,
+    new: CheckpointFiles,
 ) -> tuple[KeyedStateHandle, ...]:
     """Write key groups of several states, merged with their changes, as new files of one state.
 
-    Raises StorageError, or DamagedFileError if rows no longer match their digest. If it raises, the
-    new files are deleted.
+    Raises StorageError, or DamagedFileError if rows no longer match their digest.
     """
-    streams = [exact_groups(storage, entry, frozenset(own)) for entry, own in sources]
-    schema = restored_schema(target.state.schema)
+    streams = [exact_groups(storage, source, frozenset(own)) for source, own in sources]
+    schema, options = restored_schema(entry.state.schema), new.options
     with ExitStack() as stack:
         for stream in streams:  # if writing fails, their files are closed here and now
             stack.callback(stream.close)
         merged = heapq.merge(*streams, key=itemgetter(0))
-        batches = (add_key_group(rows, group, schema) for group, rows in merged)
-        return write_grouped(batches, target)
+        rows = (add_key_group(rows, group, schema) for group, rows in merged)
+        pieces = key_group_pieces(rows, entry.state, options.run_bytes, options.memory_bytes)
+        return new.write(entry, pieces)
 
 
 def rewrite_elements(

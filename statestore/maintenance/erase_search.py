@@ -29,7 +29,6 @@ from statestore.errors import (
     CheckpointNotFoundError,
     FormatVersionError,
     MalformedManifestError,
-    StateNotFoundError,
     StateStoreError,
 )
 from statestore.format.handles import Handle
@@ -46,17 +45,16 @@ from statestore.format.names import (
     is_file_list,
     is_pin,
     is_savepoint,
-    operator_folder,
-    unescape,
 )
 from statestore.format.schema import Schema
-from statestore.maintenance.purge_files import FileRows, rows_in_file
-from statestore.maintenance.search_values import IsClean, ValueSearch, json_lines
-from statestore.maintenance.subject import (
-    KeySubject,
+from statestore.maintenance.erase_files import FileRows, rows_in_file
+from statestore.maintenance.erase_search_values import IsClean, ValueSearch, json_lines
+from statestore.maintenance.erase_subject import (
     OtherState,
     Selection,
     Subject,
+    SubjectOf,
+    refuse_unknown,
     selections_in_folders,
 )
 from statestore.storage import Listed, Storage
@@ -102,7 +100,7 @@ class SubjectTrace:
                 "its text contains the key: delete the savepoint or pin, and create it with "
                 "another text"
             )
-        return "collect garbage after a purge: 'statestore gc' deletes files that are old enough"
+        return "collect garbage after the removal: 'statestore gc' deletes old files"
 
 
 @dataclass(frozen=True)
@@ -217,14 +215,14 @@ def _is_list_deleted(storage: Storage, part: Entry) -> bool:
 
 def search_store(
     catalog: Catalog,
-    subject_of: Callable[[Sequence[Manifest]], Subject],
+    find: SubjectOf,
     progress: Callable[[int, int], None],
 ) -> KeySearch:
     """Search every file of a store for a subject.
 
     Args:
         catalog: The store's checkpoints.
-        subject_of: Returns the subject for the readable checkpoints, oldest first.
+        find: Returns the subject for the readable checkpoints, oldest first.
         progress: Called with the number of searched bytes and the total.
 
     Returns:
@@ -236,9 +234,8 @@ def search_store(
         StorageError: The store cannot be read.
     """
     manifests = readable_manifests(catalog)
-    subject = subject_of(manifests)
-    if isinstance(subject, KeySubject):
-        _refuse_unknown(catalog, subject, manifests)
+    subject = find(manifests)
+    refuse_unknown(catalog, subject, manifests)
     search = _Search(catalog.storage, subject, manifests)
     listing = [item for item in catalog.storage.listed("") if not item.name.endswith("/")]
     total, done = sum(item.size_bytes for item in listing), 0
@@ -257,25 +254,6 @@ def search_store(
         found=tuple(search.traces),
         unsearched=tuple(search.unsearched),
         others=subject.others,
-    )
-
-
-def _refuse_unknown(catalog: Catalog, subject: KeySubject, manifests: Sequence[Manifest]) -> None:
-    if any(
-        subject.includes(manifest, entry.state)
-        for manifest in manifests
-        for entry in manifest.keyed
-    ):
-        return
-    wanted = f"keyed state of {subject.operator!r}"
-    if subject.name is not None:
-        wanted = f"state {subject.name!r} of operator {subject.operator!r}"
-    root = operator_folder("x").removesuffix("/x")
-    parts = {name.split("/")[1] for name in catalog.storage.list(root)}
-    folders = sorted(repr(unescape(part)) for part in parts)
-    raise StateNotFoundError(
-        f"no checkpoint of {catalog.storage.url} has {wanted}; its folders are "
-        f"{', '.join(folders) or 'none'}"
     )
 
 

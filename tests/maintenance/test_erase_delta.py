@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from statestore import OperatorKey
 from statestore.store import StateStore
 from tests.support.forms import break_file
 
@@ -33,13 +34,13 @@ def test_the_log_of_a_layered_state_is_deleted_and_restarted(
     log = Path(store.url, store.manifest(1).keyed_entry("job", "totals").table.path, "_delta_log")
     assert [*log.iterdir()]
 
-    done = store.maintenance.purge("job", 3)
+    done = store.maintenance.forget(OperatorKey("job", 3), search=False)
     assert [one.states[0].rows for one in done.replaced] == [1, 2]
     assert store.maintenance.gc(minimum_age="0").removed.files
     entry = store.manifest().keyed_entry("job", "totals")
     assert (len(entry.layers), entry.table.version) == (1, None)
     assert not [file for file in log.rglob("*") if file.is_file()]
-    assert store.maintenance.find_key("job", 3, "totals").found == ()
+    assert store.maintenance.find_subject(OperatorKey("job", 3, "totals")).found == ()
     rows = store.restore(parallelism=1).keyed("job", "totals").to_arrow(0)
     left = {key: key for key in range(40) if key != 3} | {50: -1}
     assert {row["key"]: row["n"] for row in rows.to_pylist()} == left
@@ -66,9 +67,11 @@ def test_spark_reads_a_log_without_its_old_entries(spark: SparkSession, tmp_path
     reader = spark.read.format("delta")
     assert len(reader.load(folder).collect()) == 2  # Spark caches the table at this version
     store.maintenance.expire(retain=1)
-    assert store.maintenance.purge("u", 7).cut_logs == ("operators/u/keyed/s",)
+    assert store.maintenance.forget(OperatorKey("u", 7), search=False).cut_logs == (
+        "operators/u/keyed/s",
+    )
     store.maintenance.gc(minimum_age="0")
-    assert store.maintenance.find_key("u", 7).is_gone
+    assert store.maintenance.find_subject(OperatorKey("u", 7)).is_gone
     for state in (reader.load(folder), reader.option("versionAsOf", 2).load(folder)):
         assert sorted(row.k for row in state.collect()) == [8, 9]
     spark.catalog.clearCache()
@@ -102,5 +105,5 @@ def test_a_key_is_found_in_the_bounds_of_a_log(tmp_path: Path, keys: pa.Array) -
         rows = pa.table({"k": keys, "v": [1, 2]})
         checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=1)
     for key in keys.to_pylist():
-        found = store.maintenance.find_key("u", key).found
+        found = store.maintenance.find_subject(OperatorKey("u", key)).found
         assert "statistics of a Delta log" in {one.what for one in found}

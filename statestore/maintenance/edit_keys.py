@@ -1,27 +1,23 @@
-"""Apply edits to a keyed state by rewriting only the files of the changed key groups.
+"""Apply edits of single keys to a keyed state by rewriting only the files of their key groups.
 
 Each of these files is merged with the new rows, a piece at a time
-(:mod:`statestore.layers.aligned_streams`). Rows of its other key groups are copied. The new
-checkpoint references all other files unchanged. The SHA-256 of a file is checked before it is read,
-so that damage is not copied.
-
-If the state has layers of changes, they are merged into the rewritten files, and are no longer
-applied to these key groups.
+(:mod:`statestore.layers.aligned_streams`). Rows of its other key groups are copied. The SHA-256 of
+a file is checked before it is read, so that damage is not copied. Layers of changes are merged into
+the rewritten files.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
-from statestore.format.handles import KeyedStateHandle
-from statestore.format.layers import MARK, are_changes, live_without, widened_spans
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
@@ -29,22 +25,28 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.aligned_streams import align_streams
 from statestore.layers.merge import read_pieces
+from statestore.layers.rewrite import RewrittenState, Write, owning_spans, rewrite_spans
 from statestore.maintenance.diff_report import Example
-from statestore.maintenance.row_changes import RowChanges
 from statestore.parquet.keyed_reader import restored_schema
-from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
-from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.restore.lookup import key_batch, key_group_of
-from statestore.rows.delete_markers import clear_deletes
-from statestore.rows.key_group_runs import check_and_sort, key_groups_of, take_rows
-from statestore.rows.matching import matching_positions
+from statestore.rows.key_group_runs import key_groups_of, take_rows
+from statestore.rows.matching import matching_positions, matching_rows
 from statestore.rows.null_keys import NullKeys
-from statestore.rows.python_values import table_of_dicts
-from statestore.rows.sorting import MEMORY_BYTES, sorted_pieces
+from statestore.rows.python_values import display_rows, table_of_dicts
+from statestore.rows.sorting import sorted_pieces
 from statestore.rows.uuids import uuid_columns, with_uuids
 from statestore.storage import Storage
 
-__all__ = ["EditChanges", "Rewritten", "changes_of", "rewrite", "sort_memory_bytes", "with_files"]
+__all__ = [
+    "MOST_EXAMPLES",
+    "EditChanges",
+    "EditResult",
+    "RowChanges",
+    "changes_of",
+    "edit_keys",
+]
+
+MOST_EXAMPLES = 20
 
 
 @dataclass(frozen=True)
@@ -58,29 +60,26 @@ class EditChanges:
     deleted: Mapping[int, tuple[pa.RecordBatch, ...]]
     put: Mapping[int, pa.Table]
 
-    @property
+    @cached_property
     def groups(self) -> tuple[int, ...]:
         """The changed key groups, ascending."""
         return tuple(sorted({*self.deleted, *self.put}))
 
 
 @dataclass(frozen=True)
-class Rewritten:
-    """A state after the changes; ``new`` are the files that were written for it.
+class EditResult:
+    """A state after an edit; in a dry run ``state`` has no new files.
 
-    ``replaced`` are the files that it no longer names, or without a target would no longer name.
-    ``removed`` counts the rows deleted with their key, and ``added`` the new and replaced rows.
-    ``rows`` counts the rows in its files, as :attr:`KeyedEntry.rows`, even without a target.
+    ``rows`` counts the rows in its files, as :attr:`KeyedEntry.rows`, even in a dry run.
+    ``deleted`` counts the rows deleted with their key, and ``put`` the new and replaced rows.
     ``examples`` are the first changed rows.
     """
 
-    entry: KeyedEntry
-    new: tuple[KeyedStateHandle, ...]
-    replaced: tuple[KeyedStateHandle, ...]
+    state: RewrittenState
     groups: tuple[int, ...]
-    removed: int
-    added: int
     rows: int
+    deleted: int = 0
+    put: int = 0
     examples: tuple[Example, ...] = ()
 
 
@@ -119,115 +118,55 @@ def changes_of(
     )
 
 
-def rewrite(
-    storage: Storage, entry: KeyedEntry, changes: EditChanges, target: KeyedTarget | None
-) -> Rewritten:
-    """Apply the changes to the state, and write the changed files to ``target``.
-
-    Without a target, everything is read and checked, but nothing is written, and the entry is
-    returned unchanged.
+def edit_keys(
+    storage: Storage, entry: KeyedEntry, changes: EditChanges, write: Write, memory_bytes: int
+) -> EditResult:
+    """Apply the changes to the state, and write the changed files; sort in ``memory_bytes``.
 
     Raises MissingFileError or DamagedFileError for a missing or damaged file, DuplicateKeyError,
-    InvalidArgumentError or StorageError; in that case the written files are deleted.
+    InvalidArgumentError or StorageError.
     """
-    work = _Rewriter(storage, entry, changes, target)
-    try:
-        return work.run()
-    except BaseException as error:
-        if target is not None:
-            written = UncommittedFiles(target.storage)
-            written.add(target.folder, work.new)
-            written.delete(error)
-        raise
+    work = _KeyEdit(storage, entry, changes, memory_bytes)
+    spans = owning_spans(entry, changes.groups)
+    state = rewrite_spans(entry, ((span, work.rows_of(span)) for span in spans), write)
+    copied = state.entry.rows - sum(handle.rows for handle in state.new)
+    return EditResult(
+        state,
+        changes.groups,
+        copied + work.rows,
+        work.deleted,
+        work.put,
+        tuple(work.examples.examples),
+    )
 
 
-def sort_memory_bytes(target: KeyedTarget | None) -> int:
-    """Return the memory limit for sorting rows."""
-    return MEMORY_BYTES if target is None else target.options.memory_bytes
-
-
-class _Rewriter:
-    """Processes the files of a state in order: each is named again or rewritten."""
+class _KeyEdit:
+    """Yields the rows of changed files, and counts the changes."""
 
     def __init__(
-        self, storage: Storage, entry: KeyedEntry, changes: EditChanges, target: KeyedTarget | None
+        self, storage: Storage, entry: KeyedEntry, changes: EditChanges, memory_bytes: int
     ) -> None:
         self._storage, self._entry, self._changes = storage, entry, changes
-        self._target = target
-        self._memory_bytes = sort_memory_bytes(target)
-        self.new: list[KeyedStateHandle] = []
-        self._removed = self._added = 0
-        self._examples = RowChanges(entry.state)
+        self._memory_bytes = memory_bytes
+        self.rows = self.deleted = self.put = 0
+        self.examples = RowChanges(entry.state)
 
-    def run(self) -> Rewritten:
-        """Rewrite the changed files, in order."""
-        entry, target = self._entry, self._target
-        replaced: list[KeyedStateHandle] = []
-        spans: list[KeyGroupRange] = []
-        rows = 0
-        for handle, span, groups in self._by_file():
-            pieces = self._changed_rows(span, groups)
-            if target is None:
-                rows += sum(piece.num_rows for piece in check_and_sort(pieces, entry.state))
-            else:
-                self.new += write_pieces(pieces, target)
-            spans.append(span)
-            if handle is not None:
-                replaced.append(handle)
-        edited = with_files(entry, replaced, spans, self.new)
-        rows += edited.rows
-        new, groups = tuple(self.new), self._changes.groups
-        return Rewritten(
-            entry if target is None else edited,
-            new,
-            tuple(replaced),
-            groups,
-            self._removed,
-            self._added,
-            rows,
-            tuple(self._examples.examples),
-        )
-
-    def _by_file(
-        self,
-    ) -> Iterator[tuple[KeyedStateHandle | None, KeyGroupRange, tuple[int, ...]]]:
-        """Yield each file with changed key groups, then each changed key group that has no file.
-
-        A key group within the range of a file with several key groups belongs to that file, with or
-        without rows. In a state with layers every key group belongs to a file, unless the base has
-        none at all.
-        """
-        entry, groups = self._entry, self._changes.groups
-        spans = [handle.key_groups for handle in entry.handles]
-        handles: list[KeyedStateHandle | None] = [*entry.handles]
-        if entry.layers:
-            spans, handles = [*widened_spans(entry)], handles or [None]
-        owned: set[int] = set()
-        for handle, span in zip(handles, spans, strict=True):
-            mine = tuple(group for group in groups if group in span)
-            if mine:
-                owned.update(mine)
-                yield handle, span, mine
-        for group in groups:
-            if group not in owned and group in self._changes.put:
-                yield None, KeyGroupRange(group, group), (group,)
-
-    def _changed_rows(self, span: KeyGroupRange, groups: tuple[int, ...]) -> Iterator[pa.Table]:
+    def rows_of(self, span: KeyGroupRange) -> Iterator[pa.Table]:
         """Yield the rows of a file with the changes applied, in ascending pieces."""
-        state = self._entry.state
+        state, changed = self._entry.state, self._changes.groups
+        groups = changed[bisect_left(changed, span.first) : bisect_right(changed, span.last)]
         put = [self._changes.put[group] for group in groups if group in self._changes.put]
-        self._added += sum(rows.num_rows for rows in put)
-        gone = _GoneRows(state, self._examples.room)
+        self.put += sum(rows.num_rows for rows in put)
+        gone = _GoneRows(state, self.examples.room)
         streams = [
             self._unchanged_rows(span, groups, gone),
             sorted_pieces(put, state, self._memory_bytes),
         ]
-        # A delete and a new row of the same entry differ only in their marker.
-        names = [name for name in state.identity if name != MARK]
-        for piece in align_streams(streams, names):
+        for piece in align_streams(streams, state.identity):
             rows = pa.concat_tables([rows for rows in piece.rows if rows is not None])
-            yield clear_deletes(rows) if are_changes(state) else rows
-        self._examples.add(*gone.compared_with(put))
+            self.rows += rows.num_rows
+            yield rows
+        self.examples.add(*gone.compared_with(put))
 
     def _unchanged_rows(
         self, span: KeyGroupRange, groups: tuple[int, ...], gone: _GoneRows
@@ -249,7 +188,7 @@ class _Rewriter:
                 continue
             if keys is not None:
                 rows, out = _split(rows, state.key, keys)
-                self._removed += out.num_rows
+                self.deleted += out.num_rows
                 if identities is not None:  # a row that is put again is a changed row
                     out, again = _split(out, state.identity, identities)
                     gone.add_replaced(again)
@@ -294,23 +233,62 @@ class _GoneRows:
         return take_rows(rows, np.arange(min(rows.num_rows, self._room - known.num_rows)))
 
 
-def with_files(
-    entry: KeyedEntry,
-    replaced: Iterable[KeyedStateHandle],
-    spans: Sequence[KeyGroupRange],
-    new: Iterable[KeyedStateHandle],
-) -> KeyedEntry:
-    """Return the entry with new files for the key groups in ``spans``, without their changes.
+@dataclass
+class RowChanges:
+    """The number of rows that were added, removed and changed, and at most ``limit`` examples."""
 
-    ``replaced`` are the files that had these key groups.
-    """
-    stay = {*entry.handles}.difference(replaced)
-    handles = sorted((*stay, *new), key=lambda handle: handle.key_groups.first)
-    live = (live_without(layer, spans) for layer in entry.layers)
-    edited = replace(entry, handles=tuple(handles), layers=tuple(layer for layer in live if layer))
-    if edited.layers != entry.layers:  # no table version has these files
-        edited = replace(edited, table=entry.table.without_version())
-    return edited
+    state: KeyedState
+    limit: int = MOST_EXAMPLES
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    examples: list[Example] = field(default_factory=list)
+
+    @property
+    def room(self) -> int:
+        """The number of examples that are still wanted."""
+        return self.limit - len(self.examples)
+
+    def add(self, before: pa.Table, after: pa.Table) -> None:
+        """Compare rows of some key groups; rows with the same identity are a changed row.
+
+        Both tables have the column ``key_group``. Equal rows do not count.
+        """
+        names = self.state.schema.names
+        old_at, new_at, same = matching_rows(
+            before.select(names), after.select(names), self.state.identity
+        )
+        removed = np.setdiff1d(np.arange(before.num_rows), old_at, assume_unique=True)
+        added = np.setdiff1d(np.arange(after.num_rows), new_at, assume_unique=True)
+        self.added += len(added)
+        self.removed += len(removed)
+        self.changed += int((~same).sum())
+        self._show("changed", (before, old_at[~same]), (after, new_at[~same]))
+        self._show("removed", (before, removed), None)
+        self._show("added", None, (after, added))
+
+    def _show(
+        self,
+        change: str,
+        before: tuple[pa.Table, np.ndarray] | None,
+        after: tuple[pa.Table, np.ndarray] | None,
+    ) -> None:
+        room = self.room
+        sides = [
+            None if side is None else take_rows(side[0], side[1][:room]) for side in (before, after)
+        ]
+        (first, *_) = (rows for rows in sides if rows is not None)
+        groups = first.column(KEY_GROUP).to_pylist()
+        names = self.state.schema.names
+        shown = [
+            [None] * len(groups) if rows is None else display_rows(rows.select(names))
+            for rows in sides
+        ]
+        for group, old, new in zip(groups, *shown, strict=True):
+            identity = {name: (old or new)[name] for name in self.state.identity}
+            self.examples.append(
+                Example(change=change, key_group=group, identity=identity, a=old, b=new)
+            )
 
 
 def _split(rows: pa.Table, names: Sequence[str], gone: pa.Table) -> tuple[pa.Table, pa.Table]:

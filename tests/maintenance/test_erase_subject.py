@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from statestore import StateStore
+from statestore import OperatorKey, StateStore
 from statestore.errors import InvalidArgumentError, StateNotFoundError, StorageError
 from statestore.jobgraph import JobGraph
 from statestore.storage import LocalStorage
@@ -63,11 +63,13 @@ def test_a_renamed_operator_is_purged_under_both_labels(store: StateStore, form:
             checkpoint.carry("y", "s")
         else:
             checkpoint.write_keyed("y", "s", rows, key="k")
-    assert len(store.maintenance.find_key("y", 4711).found) == (2 if form == "full" else 1)
-    done = store.maintenance.purge("y", 4711)
+    assert len(store.maintenance.find_subject(OperatorKey("y", 4711)).found) == (
+        2 if form == "full" else 1
+    )
+    done = store.maintenance.forget(OperatorKey("y", 4711), search=False)
     assert [one.checkpoint_id for one in done.replaced] == [1, 2]
     store.maintenance.gc(minimum_age="0")
-    assert store.maintenance.find_key("y", 4711).is_gone
+    assert store.maintenance.find_subject(OperatorKey("y", 4711)).is_gone
     first, second = store.checkpoints()
     assert rows_of(store, first, "x") == rows_of(store, second, "y") == [{"k": 12, "v": 2}]
     assert rows_of(store, "first", "x") == [{"k": 12, "v": 2}]
@@ -79,7 +81,7 @@ def test_a_state_in_the_folder_of_a_former_label_is_searched(store: StateStore) 
     with store.snapshot(graph=graph("y")) as checkpoint:
         checkpoint.carry("y", "s")
     store.maintenance.expire(retain=1)
-    search = store.maintenance.find_key("y", 4711)
+    search = store.maintenance.find_subject(OperatorKey("y", 4711))
     assert [(one.file.split("/")[1], one.rows) for one in search.found] == [("x", 1)]
     assert search.problem is not None
 
@@ -92,7 +94,7 @@ def test_a_new_operator_of_an_old_label_keeps_its_rows(store: StateStore) -> Non
     with store.snapshot(graph=graph("y", "other")) as checkpoint:
         checkpoint.write_keyed("y", "s", rows, key="k")
         checkpoint.write_keyed("other", "s", rows, key="k")
-    store.maintenance.purge("y", 4711)
+    store.maintenance.forget(OperatorKey("y", 4711), search=False)
     assert rows_of(store, "latest", "y") == rows_of(store, "first", "x") == [{"k": 12, "v": 2}]
     assert len(rows_of(store, "latest", "other")) == 2
 
@@ -108,15 +110,18 @@ def rekeyed(path: Path, **options: Any) -> StateStore:
 
 def test_a_search_uses_every_former_key_of_the_state(tmp_path: Path) -> None:
     store = rekeyed(tmp_path)
-    assert sum(one.rows or 0 for one in store.maintenance.find_key("o", 4711).found) == 2
-    planned = store.maintenance.purge("o", 4711, dry_run=True)
+    assert (
+        sum(one.rows or 0 for one in store.maintenance.find_subject(OperatorKey("o", 4711)).found)
+        == 2
+    )
+    planned = store.maintenance.forget(OperatorKey("o", 4711), search=False, dry_run=True)
     states = [state for one in planned.replaced for state in one.states]
     assert [(state.rows, state.keys) for state in states] == [
         (1, (("customer",), ("account",)))
     ] * 2
-    store.maintenance.purge("o", 4711)
+    store.maintenance.forget(OperatorKey("o", 4711), search=False)
     store.maintenance.gc(minimum_age="0")
-    assert store.maintenance.find_key("o", 4711).is_gone
+    assert store.maintenance.find_subject(OperatorKey("o", 4711)).is_gone
     for number in store.checkpoints():
         assert [row["customer"] for row in rows_of(store, number)] == [12, 5]
 
@@ -161,14 +166,14 @@ def test_a_key_in_the_bounds_of_expired_entries_is_removed(tmp_path: Path, keys:
         keep(store, pa.table({"k": kept, "v": [1] * len(kept)}))
     store.maintenance.expire(retain=1)
     store.maintenance.gc(minimum_age="0")
-    assert {one.what for one in store.maintenance.find_key("o", gone).found} == {
+    assert {one.what for one in store.maintenance.find_subject(OperatorKey("o", gone)).found} == {
         "statistics of a Delta log"
     }
-    planned = store.maintenance.purge("o", gone, dry_run=True)
-    assert not store.maintenance.find_key("o", gone).is_gone
-    done = store.maintenance.purge("o", gone)
+    planned = store.maintenance.forget(OperatorKey("o", gone), search=False, dry_run=True)
+    assert not store.maintenance.find_subject(OperatorKey("o", gone)).is_gone
+    done = store.maintenance.forget(OperatorKey("o", gone), search=False)
     assert planned.cut_logs == done.cut_logs == ("operators/o/keyed/s",)
-    assert store.maintenance.find_key("o", gone).is_gone
+    assert store.maintenance.find_subject(OperatorKey("o", gone)).is_gone
     folder = Path(store.url, "operators/o/keyed/s")
     table = DeltaTable(folder)
     assert table.version() == store.manifest().keyed[0].table.version
@@ -177,7 +182,7 @@ def test_a_key_in_the_bounds_of_expired_entries_is_removed(tmp_path: Path, keys:
     keep(store, pa.table({"k": keys.slice(1), "v": [7]}))
     assert DeltaTable(folder).to_pyarrow_table().column("v").to_pylist() == [7]
     assert store.maintenance.verify("all", deep=True).is_intact
-    assert store.maintenance.purge("o", gone).cut_logs == ()
+    assert store.maintenance.forget(OperatorKey("o", gone), search=False).cut_logs == ()
 
 
 def versions_of(folder: Path) -> list[int]:
@@ -206,9 +211,9 @@ def test_versions_of_kept_checkpoints_stay_if_possible(
         store.maintenance.savepoint("first", 1)
     store.maintenance.expire(retain=2 if gone_in == (1,) else 3)
     store.maintenance.gc(minimum_age="0")
-    assert not store.maintenance.find_key("o", MAIL).is_gone
-    store.maintenance.purge("o", MAIL)
-    assert store.maintenance.find_key("o", MAIL).is_gone
+    assert not store.maintenance.find_subject(OperatorKey("o", MAIL)).is_gone
+    store.maintenance.forget(OperatorKey("o", MAIL), search=False)
+    assert store.maintenance.find_subject(OperatorKey("o", MAIL)).is_gone
     assert versions_of(Path(store.url, "operators/o/keyed/s")) == left
     assert store.maintenance.verify("all", deep=True).is_intact
     for number in store.checkpoints():
@@ -225,7 +230,7 @@ def test_a_purge_of_a_log_can_be_run_again(tmp_path: Path, kind: FaultKind) -> N
     store.maintenance.gc(minimum_age="0")
 
     def purge(storage: Any) -> None:
-        StateStore.from_storage(storage).maintenance.purge("o", MAIL)
+        StateStore.from_storage(storage).maintenance.forget(OperatorKey("o", MAIL), search=False)
 
     counted = copy_of(Path(store.url), tmp_path / "counted")
     calls = calls_of(LocalStorage(str(counted)), purge)
@@ -238,8 +243,8 @@ def test_a_purge_of_a_log_can_be_run_again(tmp_path: Path, kind: FaultKind) -> N
         folder = copy / "operators/o/keyed/s"
         assert DeltaTable(folder).to_pyarrow_table().column("k").to_pylist() == ["bob"]
         again = StateStore.open(str(copy))
-        again.maintenance.purge("o", MAIL)
-        assert again.maintenance.find_key("o", MAIL).is_gone
+        again.maintenance.forget(OperatorKey("o", MAIL), search=False)
+        assert again.maintenance.find_subject(OperatorKey("o", MAIL)).is_gone
         assert DeltaTable(folder).to_pyarrow_table().column("k").to_pylist() == ["bob"]
         keep(again, pa.table({"k": ["bob", "cy"], "v": [1, 2]}))
         assert len(DeltaTable(folder).to_pyarrow_table()) == 2
@@ -252,10 +257,10 @@ def test_the_log_of_a_state_without_a_checkpoint_is_deleted(tmp_path: Path) -> N
         checkpoint.write_keyed("o", "other", pa.table({"k": ["bob"]}), key="k")
         checkpoint.drop("o", "s")
     store.maintenance.expire(retain=1)
-    done = store.maintenance.purge("o", MAIL)
+    done = store.maintenance.forget(OperatorKey("o", MAIL), search=False)
     assert done.logs == ("operators/o/keyed/s",)
     store.maintenance.gc(minimum_age="0")
-    assert store.maintenance.find_key("o", MAIL).is_gone
+    assert store.maintenance.find_subject(OperatorKey("o", MAIL)).is_gone
 
 
 def test_a_number_in_bounds_of_other_columns_is_not_a_match(tmp_path: Path) -> None:
@@ -264,10 +269,10 @@ def test_a_number_in_bounds_of_other_columns_is_not_a_match(tmp_path: Path) -> N
     rows = {"k": [*range(100, 400)], "window": [127] * 300, "v": [1] * 300}
     keep(store, pa.table(rows), namespace="window")
     assert max(handle.key_groups.last for handle in store.manifest().keyed[0].handles) == 127
-    assert not store.maintenance.find_key("o", 127).is_gone
-    store.maintenance.purge("o", 127)
+    assert not store.maintenance.find_subject(OperatorKey("o", 127)).is_gone
+    store.maintenance.forget(OperatorKey("o", 127), search=False)
     store.maintenance.gc(minimum_age="0")
-    assert store.maintenance.find_key("o", 127).is_gone
+    assert store.maintenance.find_subject(OperatorKey("o", 127)).is_gone
 
 
 def test_bounds_match_only_for_all_columns_of_the_key(tmp_path: Path) -> None:
@@ -278,12 +283,15 @@ def test_bounds_match_only_for_all_columns_of_the_key(tmp_path: Path) -> None:
     keep(store, pa.table({"a": [1, 2], "b": [3, 8]}), key=key, max_parallelism=1)
     store.maintenance.expire(retain=1)
     store.maintenance.gc(minimum_age="0")
-    found = {pair: store.maintenance.find_key("o", pair).is_gone for pair in [(1, 1), (3, 1)]}
+    found = {
+        pair: store.maintenance.find_subject(OperatorKey("o", pair)).is_gone
+        for pair in [(1, 1), (3, 1)]
+    }
     assert found == {(1, 1): False, (3, 1): True}
-    assert store.maintenance.find_key("o", (1, 8)).is_gone is False
-    store.maintenance.purge("o", (1, 1))
-    assert store.maintenance.find_key("o", (1, 1)).is_gone
-    assert store.maintenance.find_key("o", (1, 8)).is_gone
+    assert store.maintenance.find_subject(OperatorKey("o", (1, 8))).is_gone is False
+    store.maintenance.forget(OperatorKey("o", (1, 1)), search=False)
+    assert store.maintenance.find_subject(OperatorKey("o", (1, 1))).is_gone
+    assert store.maintenance.find_subject(OperatorKey("o", (1, 8))).is_gone
     assert rows_of(store, "latest") == [{"a": 1, "b": 3}, {"a": 2, "b": 8}]
 
 
@@ -294,21 +302,23 @@ def test_a_folder_under_a_link_is_refused_or_searched(tmp_path: Path) -> None:
     shutil.move(operator, tmp_path / "big")
     operator.symlink_to(tmp_path / "big")
     with pytest.raises(StorageError, match="operators/o is a symbolic link"):
-        store.maintenance.find_key("o", "ann")
+        store.maintenance.find_subject(OperatorKey("o", "ann"))
     store = opened(tmp_path / "store", storage_options={"follow_links": True})
-    assert [one.rows for one in store.maintenance.find_key("o", "ann").found] == [1]
-    store.maintenance.purge("o", "ann")
+    assert [one.rows for one in store.maintenance.find_subject(OperatorKey("o", "ann")).found] == [
+        1
+    ]
+    store.maintenance.forget(OperatorKey("o", "ann"), search=False)
     store.maintenance.gc(minimum_age="0")
-    assert store.maintenance.find_key("o", "ann").is_gone
+    assert store.maintenance.find_subject(OperatorKey("o", "ann")).is_gone
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "operators/o/keyed/s/.x.parquet", "files/a.json"])
 def test_an_undecodable_file_is_not_counted_as_searched(store: StateStore, name: str) -> None:
     keep(store, pa.table({"k": ["ann", "bob"], "v": [1, 2]}))
-    assert store.maintenance.find_key("o", "nobody").is_gone
+    assert store.maintenance.find_subject(OperatorKey("o", "nobody")).is_gone
     Path(store.url, name).parent.mkdir(exist_ok=True)
     Path(store.url, name).write_bytes(b"?")
-    search = store.maintenance.find_key("o", "nobody")
+    search = store.maintenance.find_subject(OperatorKey("o", "nobody"))
     assert [file.file for file in search.unsearched] == [name]
     assert search.found == ()
     assert not search.is_gone
@@ -322,10 +332,10 @@ def test_rows_of_orphan_files_are_searched(tmp_path: Path) -> None:
     files = [table / handle.path for handle in store.manifest(1).keyed[0].handles]
     raw = next(path.read_bytes() for path in files)
     assert handle.rows == 3
-    store.maintenance.purge("o", 4711)
+    store.maintenance.forget(OperatorKey("o", 4711), search=False)
     store.maintenance.gc(minimum_age="0")
     (table / "0000000099-00000-0123456789abcdef.parquet").write_bytes(raw)
-    found = store.maintenance.find_key("o", 4711).found
+    found = store.maintenance.find_subject(OperatorKey("o", 4711)).found
     assert [(Path(one.file).name[:10], one.rows) for one in found] == [("0000000099", 1)]
 
 
@@ -338,8 +348,8 @@ def test_text_in_documents_is_found_and_names_are_not(store: StateStore) -> None
     store.maintenance.expire(retain=1)
     store.maintenance.gc(minimum_age="0")
     for key in ("s", "orders"):  # names of the state and of the operator
-        assert store.maintenance.find_key("orders", key).is_gone
-    (found,) = store.maintenance.find_key("orders", MAIL).found
+        assert store.maintenance.find_subject(OperatorKey("orders", key)).is_gone
+    (found,) = store.maintenance.find_subject(OperatorKey("orders", MAIL)).found
     assert (found.file.split("/")[0], found.what) == ("savepoints", "text of a document")
 
 
@@ -350,10 +360,10 @@ def test_a_predicate_of_another_writer_is_found(tmp_path: Path) -> None:
     keep(store, pa.table({"k": [8], "v": [2]}))
     store.maintenance.expire(retain=1)
     store.maintenance.gc(minimum_age="0")
-    found = [one.file for one in store.maintenance.find_key("o", 7).found]
+    found = [one.file for one in store.maintenance.find_subject(OperatorKey("o", 7)).found]
     assert any(name.endswith("1.json") for name in found)
-    store.maintenance.purge("o", 7)
-    assert store.maintenance.find_key("o", 7).found == ()
+    store.maintenance.forget(OperatorKey("o", 7), search=False)
+    assert store.maintenance.find_subject(OperatorKey("o", 7)).found == ()
 
 
 # Forget: one subject in all operators.
@@ -419,8 +429,8 @@ def test_one_command_forgets_a_subject_everywhere(shop: StateStore) -> None:
     planned = shop.maintenance.forget({"customer": by_text}, dry_run=True)
     assert shop.checkpoints() == (1, 2, 3)
     done = shop.maintenance.forget({"customer": by_text}, gc=True)
-    states = [[(s.operator, s.rows) for s in one.states] for one in done.purged.replaced]
-    assert states == [[(s.operator, s.rows) for s in one.states] for one in planned.purged.replaced]
+    states = [[(s.operator, s.rows) for s in one.states] for one in done.replaced]
+    assert states == [[(s.operator, s.rows) for s in one.states] for one in planned.replaced]
     assert states == [[("routes", 1), ("shops", 1), ("text", 1), ("totals", 1)]] * 2
     assert (done.problem, times(shop)) == (None, before)
     assert done.search is not None
@@ -438,7 +448,7 @@ def test_one_command_forgets_a_subject_everywhere(shop: StateStore) -> None:
 
 
 def test_kept_occurrences_are_reported(shop: StateStore) -> None:
-    others = shop.maintenance.forget({"customer": 312}, dry_run=True).purged.others
+    others = shop.maintenance.forget({"customer": 312}, dry_run=True).others
     assert {(other.operator, other.reason) for other in others} == {
         ("orders", "'customer' is a value column there"),
         ("source", "elements of operator state contain 'customer'"),
@@ -457,7 +467,7 @@ def test_without_a_collection_the_old_files_are_reported(shop: StateStore) -> No
 
 def test_several_columns_form_one_subject(shop: StateStore) -> None:
     done = shop.maintenance.forget({"customer": 312, "shop": 1}, gc=True)
-    assert {s.operator for one in done.purged.replaced for s in one.states} == {"shops"}
+    assert {s.operator for one in done.replaced for s in one.states} == {"shops"}
     assert customers_of(shop, shop.checkpoints()[-1])["totals"] == {312, 313}
     assert done.problem is None
 

@@ -8,8 +8,8 @@ import pytest
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, StateKind
-from statestore.maintenance.row_changes import RowChanges
-from statestore.maintenance.subject import applies
+from statestore.maintenance.edit_keys import RowChanges
+from statestore.maintenance.erase_subject import applies
 
 STATE = KeyedState(
     uid="u",

@@ -1,4 +1,4 @@
-"""Remove a purge's subject from the Delta logs of changed tables, and from old log entries."""
+"""Remove an erased subject from the Delta logs of changed tables, and from old log entries."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from statestore.delta.backend import cut_log, shown_files
 from statestore.format.manifest import Manifest
 from statestore.format.names import OPERATORS, is_data_file
 from statestore.maintenance.derive import Deriver
-from statestore.maintenance.purge_files import rows_in_file
-from statestore.maintenance.search import DELTA_LOG, LogReader
-from statestore.maintenance.subject import Subject
+from statestore.maintenance.erase_files import rows_in_file
+from statestore.maintenance.erase_search import DELTA_LOG, LogReader
+from statestore.maintenance.erase_subject import Subject
 from statestore.storage import Storage
 
 __all__ = ["clean_logs", "drop_log"]

@@ -9,8 +9,8 @@ from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.layers.intact_key_groups import group_digests
 from statestore.layers.key_group_contents import group_rows, live_parts
-from statestore.maintenance.older_checkpoints import ElementsCopy, GroupCopies, OlderCheckpoints
-from statestore.maintenance.readable_parts import (
+from statestore.maintenance.salvage_older import ElementsCopy, GroupCopies, OlderCheckpoints
+from statestore.maintenance.salvage_readable import (
     are_elements_intact,
     readable_groups,
 )

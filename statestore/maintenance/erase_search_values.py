@@ -24,7 +24,7 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
-from statestore.maintenance.subject import Selection
+from statestore.maintenance.erase_subject import Selection
 from statestore.parquet.statistics import bound_forms
 from statestore.rows.python_values import display_rows
 

@@ -1,38 +1,39 @@
-"""Purge: remove a subject from all kept checkpoints, and expire the old ones (I4, I6, I10).
+"""Erase a subject from all kept checkpoints, expire the old ones, and prove that it is gone.
 
-The subject is a key of one operator, or values of columns in all operators (``subject.py``).
+The subject is a key of one operator, or values of columns in all operators (``erase_subject.py``).
 
-Nothing is changed in place. Each checkpoint that has the key is replaced by a new checkpoint. The
-new checkpoint has new files, without the key, for the key's key group. It references all other
-files unchanged. In layers of changes, the key's rows and its deletes are removed even if newer
-changes override them, because no file may have the key. A file that several checkpoints name is
-rewritten once for all of them. All newer checkpoints are also replaced, with or without the key, so
-that their order stays. The old checkpoints get tombstones, their savepoints move to the new ones,
-and ``gc`` then deletes the old files. The ``origin`` of each new manifest records the replaced
-checkpoint, and how many rows of which key group were removed. It does not contain the key.
+Nothing is changed in place (I4, I6, I10). Each checkpoint that has the subject is replaced by a new
+checkpoint. The new checkpoint has new files, without the subject, for the files that have it. It
+references all other files unchanged. In layers of changes, the subject's rows and its deletes are
+removed even if newer changes override them, because no file may have the subject. A file that
+several checkpoints name is rewritten once for all of them. All newer checkpoints are also replaced,
+with or without the subject, so that their order stays. The old checkpoints get tombstones, their
+savepoints move to the new ones, and ``gc`` then deletes the old files. The ``origin`` of each new
+manifest records the replaced checkpoint, and how many rows of which key group were removed. It does
+not contain the subject.
 
 **If it is interrupted**, it can be run again. All files are written before the first commit. The
 newest checkpoint is committed first, and then the older ones, under ids below it that this writer
 has claimed. So a reader of the newest checkpoint finds the newest state at every moment. Before all
 of them, the newest one is also committed under each id that a writer which stalled before its put
-could still take. This hides a late checkpoint of that writer, which may have the key. These extra
-checkpoints expire at the end. Each run first finishes the earlier one: if a checkpoint and its
-replacement both exist, the savepoints are moved and the tombstone is put (below).
+could still take. This hides a late checkpoint of that writer, which may have the subject. These
+extra checkpoints expire at the end. Each run first finishes the earlier one: if a checkpoint and
+its replacement both exist, the savepoints are moved and the tombstone is put (below).
 
 **Delta logs** contain the minimum and maximum keys of each file. So the logs of the rewritten
 tables are deleted, newest entry first: at any moment the remaining log is a valid, shorter one. The
 manifest is authoritative, and the last of the new checkpoints starts a new log. A state with layers
 of changes has no log until a checkpoint has it without layers, so no log names a missing file. If a
-table shows an expired checkpoint, and only this one has the key, the newest log entries are deleted
-as well. If only entries of expired checkpoints show the key, a log checkpoint is written for the
-oldest kept version, and older entries are deleted. If that is not enough, the same is done for the
-newest version.
+table shows an expired checkpoint, and only this one has the subject, the newest log entries are
+deleted as well. If only entries of expired checkpoints show the subject, a log checkpoint is
+written for the oldest kept version, and older entries are deleted. If that is not enough, the same
+is done for the newest version.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -43,50 +44,38 @@ from statestore.errors import (
     CorruptionError,
     InvalidArgumentError,
     MalformedManifestError,
-    StateNotFoundError,
+    StateStoreError,
 )
 from statestore.format.hold_documents import Savepoint
 from statestore.format.left_out import LeftOutState
-from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.manifest import Entry, Manifest
 from statestore.format.origin_json import REPLACING
-from statestore.maintenance.derive import Deriver
+from statestore.maintenance.derive import Deriver, Draft
+from statestore.maintenance.erase_files import Hit, RowFinder, RowRemover
+from statestore.maintenance.erase_logs import clean_logs, drop_log
+from statestore.maintenance.erase_replace import replace_checkpoints, unfinished_replacements
+from statestore.maintenance.erase_search import KeySearch, readable_manifests, search_store
+from statestore.maintenance.erase_subject import (
+    OperatorKey,
+    OtherState,
+    Subject,
+    SubjectOf,
+    refuse_unknown,
+    subject_of,
+)
 from statestore.maintenance.expire import tombstone
-from statestore.maintenance.purge_files import Hit, RowFinder, RowRemover
-from statestore.maintenance.purge_logs import clean_logs, drop_log
-from statestore.maintenance.replace import replace_checkpoints, unfinished_replacements
-from statestore.maintenance.search import readable_manifests
-from statestore.maintenance.subject import KeySubject, OtherState, Subject
+from statestore.maintenance.gc import CollectedGarbage, collect_garbage
 from statestore.parquet.file_checks import check_sizes
-from statestore.snapshot.writer import CheckpointWriter
 
-__all__ = [
-    "E",
-    "PurgeRequest",
-    "PurgedKey",
-    "PurgedState",
-    "ReplacedCheckpoint",
-    "SubjectOf",
-    "purge",
-]
+__all__ = ["E", "ErasedState", "ForgottenSubject", "ReplacedCheckpoint", "erase"]
 
 
+_COMMAND = "forget"
 E = TypeVar("E", bound=Entry)
 
 
-SubjectOf = Callable[[Sequence[Manifest]], Subject]
-"""Returns the subject by all checkpoints that can be read, oldest first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PurgeRequest:
-    """The rows to remove: the subject, and one checkpoint, or None for all kept ones."""
-
-    subject_of: SubjectOf
-    checkpoint: int | str | None = None
-
-
 @dataclass(frozen=True)
-class PurgedState:
+class ErasedState:
     """The removal from one state: rows, deletes of the key in changes, and rewritten files.
 
     A file that several checkpoints name counts once. ``key_group`` is None if the rows may be in
@@ -113,62 +102,124 @@ class ReplacedCheckpoint:
     checkpoint_id: int
     new_checkpoint_id: int | None
     savepoints: tuple[str, ...]
-    states: tuple[PurgedState, ...]
+    states: tuple[ErasedState, ...]
     left_out: tuple[LeftOutState, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class PurgedKey:
-    """The result of a purge, or of a dry run; checkpoints are ordered oldest first.
+class ForgottenSubject:
+    """The rows that were, or in a dry run would be, removed, and the search afterwards.
 
-    ``operator`` is the operator; None if the subject is not limited to one. ``finished`` are the
-    replacements of an interrupted earlier run. ``logs`` are the tables whose Delta log was deleted,
-    and ``cut_logs`` those whose log lost its old entries. ``pins`` hold replaced checkpoints that
-    were replaced anyway. ``others`` are states that have a column of the subject, but are not
-    changed.
+    The subject is a key of ``operator``, or values of ``columns``; the other one is None or empty.
+    Checkpoints are ordered oldest first. ``finished`` are the replacements of an interrupted
+    earlier run. ``logs`` are the tables whose Delta log was deleted, and ``cut_logs`` those whose
+    log lost its old entries. ``pins`` hold replaced checkpoints that were replaced anyway.
+    ``others`` are states that have a column of the subject, but are not changed. ``collected`` is
+    None if no garbage was collected. ``search`` is None if the store was not searched, as in a dry
+    run.
     """
 
     store: str
     dry_run: bool
     operator: str | None
+    columns: tuple[str, ...]
     replaced: tuple[ReplacedCheckpoint, ...]
     finished: tuple[ReplacedCheckpoint, ...]
     logs: tuple[str, ...]
     cut_logs: tuple[str, ...]
     pins: tuple[str, ...]
     others: tuple[OtherState, ...] = ()
+    collected: CollectedGarbage | None = None
+    search: KeySearch | None = None
+
+    @property
+    def problem(self) -> StateStoreError | None:
+        """The error if the search does not prove that the subject is gone, or None."""
+        return None if self.search is None else self.search.problem
 
 
-def purge(
-    deriver: Deriver, wanted: PurgeRequest, *, ignore_pins: bool, dry_run: bool, now_ms: int
-) -> PurgedKey:
-    """Remove a subject; return the result.
+def erase(
+    deriver: Deriver,
+    wanted: Mapping[str, Any] | OperatorKey,
+    *,
+    checkpoint: int | str | None = None,
+    ignore_pins: bool,
+    dry_run: bool,
+    collect: bool,
+    search: bool,
+    now_ms: int,
+    progress: Callable[[int, int], None],
+) -> ForgottenSubject:
+    """Remove a subject from every kept checkpoint, or from one, and search the store for it.
 
-    Raises StateNotFoundError, CheckpointNotFoundError, CommitConflictError, StorageError, or one of
-    these:
+    Args:
+        deriver: The store.
+        wanted: The subject: the value of each column, or a key of an operator.
+        checkpoint: The checkpoint; None for all kept ones.
+        ignore_pins: Whether pinned checkpoints are replaced too.
+        dry_run: Whether to say only what would be removed.
+        collect: Whether to delete all files that nothing needs, of any age, before the search.
+        search: Whether to search the store afterwards.
+        now_ms: The time, in milliseconds since 1970.
+        progress: Called with the number of searched bytes and the total.
 
-    * InvalidArgumentError for a key that does not fit, for a checkpoint that is pinned, unless
-      ``ignore_pins`` is set, or if the tables cannot be written.
-    * MalformedManifestError for an unreadable kept checkpoint.
-    * CorruptionError for a damaged file of the key group.
+    Returns:
+        The removed rows, and the result of the search.
+
+    Raises:
+        StateNotFoundError: No state has such a key or such columns.
+        CheckpointNotFoundError: The checkpoint does not exist.
+        InvalidArgumentError: The subject does not fit any state, a checkpoint is pinned, or the
+            tables cannot be written.
+        MalformedManifestError: A kept checkpoint cannot be read.
+        CorruptionError: A file is not what was written.
+        CommitConflictError: Another writer committed first.
+        StorageError: The store cannot be read or written.
     """
+    find = subject_of(wanted)
+    erased = _erase(deriver, find, checkpoint, ignore_pins, dry_run, now_ms)
+    if dry_run:
+        return erased
+    if collect:
+        garbage = collect_garbage(
+            deriver.catalog,
+            minimum_age_ms=0,
+            now_ms=now_ms,
+            dry_run=False,
+            progress=lambda done, total: None,
+        )
+        erased = replace(erased, collected=garbage)
+    if search:
+        erased = replace(erased, search=search_store(deriver.catalog, find, progress))
+    return erased
+
+
+def _erase(
+    deriver: Deriver,
+    find: SubjectOf,
+    checkpoint: int | str | None,
+    ignore_pins: bool,
+    dry_run: bool,
+    now_ms: int,
+) -> ForgottenSubject:
+    """Remove a subject; return what was done, without a search."""
     catalog, finder = deriver.catalog, RowFinder(deriver.catalog.storage)
-    number = _resolve_checkpoint(catalog, wanted)
-    plan = _plan_purge(catalog, wanted, number, finder)
+    number = _resolve_checkpoint(catalog, checkpoint)
+    plan = _plan_erase(catalog, find, number, finder)
     finished: dict[int, Manifest] = {}
     if not dry_run and (plan.to_replace or plan.pending):
         for manifest in plan.kept.values():
             refuse_tables(catalog.storage, manifest)
         # First: from now on no other writer commits, and all earlier commits are visible.
         deriver.fence.claim(announce=True)
-        number = _resolve_checkpoint(catalog, wanted)
-        plan = _plan_purge(catalog, wanted, number, finder)
+        number = _resolve_checkpoint(catalog, checkpoint)
+        plan = _plan_erase(catalog, find, number, finder)
         while plan.pending:
             finished |= plan.pending
             _finish(deriver, plan.pending, plan.twice, now_ms)
             moved = None if number is None else plan.pending.get(number)
             number = number if moved is None else moved.checkpoint_id
-            plan = _plan_purge(catalog, wanted, number, finder)
+            plan = _plan_erase(catalog, find, number, finder)
     pins = _describe_pins(catalog, plan.to_replace, now_ms)
     if pins and not ignore_pins:
         raise InvalidArgumentError(
@@ -185,15 +236,16 @@ def purge(
         successors, twice = _commit_replacements(deriver, plan, logs)
         _finish(deriver, successors, twice, now_ms)
     cut: tuple[str, ...] = ()
-    if wanted.checkpoint is None:
+    if checkpoint is None:
         dropped, cut = clean_logs(
             deriver, plan.subject, plan.kept, plan.manifests, but=tables, dry_run=dry_run
         )
         logs += dropped
-    return PurgedKey(
+    return ForgottenSubject(
         store=catalog.storage.url,
         dry_run=dry_run,
         operator=plan.subject.operator,
+        columns=plan.subject.columns,
         replaced=tuple(_report(plan, number, successors.get(number)) for number in plan.to_replace),
         finished=tuple(_report(plan, old, new) for old, new in (finished or plan.pending).items()),
         logs=logs,
@@ -204,7 +256,7 @@ def purge(
 
 
 @dataclass(frozen=True)
-class _PurgePlan:
+class _ErasePlan:
     """The kept checkpoints, the subject's rows in them, and the checkpoints to make again.
 
     ``manifests`` are all readable ones, including expired ones, oldest first.
@@ -244,13 +296,13 @@ class _PurgePlan:
         )
 
 
-def _resolve_checkpoint(catalog: Catalog, wanted: PurgeRequest) -> int | None:
-    return None if wanted.checkpoint is None else catalog.resolve(wanted.checkpoint)
+def _resolve_checkpoint(catalog: Catalog, checkpoint: int | str | None) -> int | None:
+    return None if checkpoint is None else catalog.resolve(checkpoint)
 
 
-def _plan_purge(
-    catalog: Catalog, wanted: PurgeRequest, only: int | None, finder: RowFinder
-) -> _PurgePlan:
+def _plan_erase(
+    catalog: Catalog, find: SubjectOf, only: int | None, finder: RowFinder
+) -> _ErasePlan:
     """Read every kept checkpoint, and find the subject in the requested ones."""
     newest = catalog.next_id() - 1
     savepoints = catalog.holds.savepoints()
@@ -263,7 +315,7 @@ def _plan_purge(
     others = {n: kept[n] for n in kept if n not in pending and n not in twice}
     among = others if only is None else {only: others[only]} if only in others else {}
     manifests = readable_manifests(catalog, known=kept)
-    subject = wanted.subject_of(manifests)
+    subject = find(manifests)
     hits = {}
     for number, manifest in among.items():
         with _advise_on_error(catalog, number, visible, savepoints):
@@ -272,10 +324,10 @@ def _plan_purge(
                 for entry in manifest.keyed
             )
             hits[number] = tuple(hit for hit in results if hit is not None)
-    if isinstance(subject, KeySubject):
-        _refuse_unknown(others, subject)
+    if others:
+        refuse_unknown(catalog, subject, [*others.values()])
     held = {number: states for number, states in hits.items() if states}
-    return _PurgePlan(subject, manifests, newest, others, visible, savepoints, pending, twice, held)
+    return _ErasePlan(subject, manifests, newest, others, visible, savepoints, pending, twice, held)
 
 
 def _pending_replacements(
@@ -310,7 +362,7 @@ def _advise_on_error(
     visible: frozenset[int],
     savepoints: tuple[Savepoint, ...],
 ) -> Iterator[None]:
-    """Add a note to an error: the checkpoint and state that stop the purge, and what helps."""
+    """Add a note to an error: the checkpoint and state that stop the command, and what helps."""
     try:
         yield
     except CorruptionError as error:
@@ -328,27 +380,9 @@ def _advise_on_error(
             ways.append(f"statestore {store} expire --retain 1, {older}")
         error.add_note(
             f"checkpoint {number}{f', savepoint {names[0]!r},' if names else ''} stops the "
-            f"purge, which has to search every kept checkpoint: {', then '.join(ways)}"
+            f"removal, which has to search every kept checkpoint: {', then '.join(ways)}"
         )
         raise
-
-
-def _refuse_unknown(kept: Mapping[int, Manifest], subject: KeySubject) -> None:
-    """Raise StateNotFoundError if no kept checkpoint has such a state."""
-    included = any(
-        subject.includes(manifest, entry.state)
-        for manifest in kept.values()
-        for entry in manifest.keyed
-    )
-    if included or not kept:
-        return
-    newest = kept[max(kept)]
-    if subject.name is not None or subject.operator not in newest.uids:
-        newest.keyed_entry(subject.operator, subject.name or "")
-    raise StateNotFoundError(
-        f"operator {subject.operator!r} has no keyed state in any checkpoint, and only keyed "
-        "state has keys; check the operator"
-    )
 
 
 def _describe_pins(catalog: Catalog, again: tuple[int, ...], now_ms: int) -> tuple[str, ...]:
@@ -358,7 +392,7 @@ def _describe_pins(catalog: Catalog, again: tuple[int, ...], now_ms: int) -> tup
     return tuple(f"checkpoint {p.checkpoint_id} by {p.holder} (pin {p.token})" for p in pins)
 
 
-def _refuse_broken(catalog: Catalog, plan: _PurgePlan) -> None:
+def _refuse_broken(catalog: Catalog, plan: _ErasePlan) -> None:
     """Raise MissingFileError or DamagedFileError if a file to be named again is damaged.
 
     At this point nothing has been written or deleted.
@@ -369,49 +403,42 @@ def _refuse_broken(catalog: Catalog, plan: _PurgePlan) -> None:
 
 
 def _commit_replacements(
-    deriver: Deriver, plan: _PurgePlan, logs: tuple[str, ...]
+    deriver: Deriver, plan: _ErasePlan, logs: tuple[str, ...]
 ) -> tuple[dict[int, Manifest], tuple[int, ...]]:
     """Commit all replacements, and return them by the id of the checkpoint that they replace.
 
     Also return the ids of the extra copies of the newest one that were committed before it.
     """
     again = [plan.kept[number] for number in plan.to_replace]
-    begun = deriver.begin_in_order(again, newest_id=plan.newest)
-    remover = RowRemover(deriver.catalog.storage, deriver.parquet)
+    drafts = deriver.begin_in_order(again, _COMMAND, newest_id=plan.newest)
+    remover = RowRemover(deriver.catalog.storage)
     with ExitStack() as stack:
-        for writer, _ in reversed(begun):  # it releases the last one first
-            stack.enter_context(writer)
+        for draft in reversed(drafts):  # it releases the last one first
+            stack.enter_context(draft.checkpoint)
         # In commit order. The first one owns the files that others name as well. If another one
         # owned them, its failure would delete them.
-        for writer, manifest in begun:
-            with _advise_on_error(
-                deriver.catalog, manifest.checkpoint_id, plan.visible, plan.savepoints
-            ):
-                _write_replacement(writer, manifest, remover, plan, logs)
-    twice = tuple(writer.id for writer, _ in begun[: len(begun) - len(again)])
-    return {old.checkpoint_id: writer.manifest for writer, old in begun}, twice
+        for draft in drafts:
+            number = draft.source.manifest.checkpoint_id
+            with _advise_on_error(deriver.catalog, number, plan.visible, plan.savepoints):
+                _write_replacement(draft, remover, plan, logs)
+    twice = tuple(draft.checkpoint.id for draft in drafts[: len(drafts) - len(again)])
+    replacements = {d.source.manifest.checkpoint_id: d.checkpoint.manifest for d in drafts}
+    return replacements, twice
 
 
 def _write_replacement(
-    writer: CheckpointWriter,
-    manifest: Manifest,
-    remover: RowRemover,
-    plan: _PurgePlan,
-    logs: tuple[str, ...],
+    draft: Draft, remover: RowRemover, plan: _ErasePlan, logs: tuple[str, ...]
 ) -> None:
     """Give a checkpoint every state of another one, with the subject removed."""
+    manifest = draft.source.manifest
     matching_hits = plan.hits.get(manifest.checkpoint_id, ())
     hits = {(hit.entry.state.uid, hit.entry.state.name): hit for hit in matching_hits}
     for entry in manifest.entries:
         hit = hits.get((entry.state.uid, entry.state.name))
-        if hit is None or not isinstance(entry, KeyedEntry):
-            writer.collected.carry_entry(_without_log(entry, logs))
-        else:
-            checkpoint_id, _ = writer.planned
-            done, new = remover.without_rows(hit, checkpoint_id)
-            writer.collected.carry_written([_without_log(done, logs)], new)
-    writer.record_origin(_origin(plan, manifest))
-    writer.keep_times(manifest)
+        left = entry if hit is None else remover.without_rows(hit, draft.files)
+        draft.put(_without_log(left, logs))
+    draft.record(**_origin(plan, manifest))
+    draft.checkpoint.keep_times(manifest)
 
 
 def _finish(
@@ -431,11 +458,8 @@ def _without_log(entry: E, logs: tuple[str, ...]) -> E:
     return replace(entry, table=entry.table.without_version())
 
 
-def _origin(plan: _PurgePlan, manifest: Manifest) -> dict[str, Any]:
-    """Return the ``origin`` of the new manifest.
-
-    It has the replaced checkpoint, the removed rows, and the holds to move.
-    """
+def _origin(plan: _ErasePlan, manifest: Manifest) -> dict[str, Any]:
+    """Return the members of the ``origin``: the removed rows, and the holds to move."""
     number = manifest.checkpoint_id
     states = [
         {
@@ -452,8 +476,6 @@ def _origin(plan: _PurgePlan, manifest: Manifest) -> dict[str, Any]:
     ]
     operator = plan.subject.operator
     origin: dict[str, Any] = {
-        "command": plan.subject.command,
-        "checkpoint": number,
         **({} if operator is None else {"operator": operator}),
         "states": states,
         "savepoints": savepoints,
@@ -462,22 +484,22 @@ def _origin(plan: _PurgePlan, manifest: Manifest) -> dict[str, Any]:
     }
     before: Any = manifest.origin
     while isinstance(before, dict) and before.get("command") in REPLACING:
-        before = before.get("before")  # otherwise many purges would nest deeper than can be read
+        before = before.get("before")  # otherwise many of them would nest deeper than can be read
     return origin | ({"before": before} if before else {})
 
 
-def _report(plan: _PurgePlan, old: int, new: Manifest | None) -> ReplacedCheckpoint:
+def _report(plan: _ErasePlan, old: int, new: Manifest | None) -> ReplacedCheckpoint:
     return ReplacedCheckpoint(
         old,
         None if new is None else new.checkpoint_id,
         tuple(savepoint.name for savepoint in plan.savepoints_of(old)),
-        tuple(_purged_state(hit) for hit in plan.hits.get(old, ())),
+        tuple(_erased_state(hit) for hit in plan.hits.get(old, ())),
         (plan.kept[old] if new is None else new).left_out,
     )
 
 
-def _purged_state(hit: Hit) -> PurgedState:
+def _erased_state(hit: Hit) -> ErasedState:
     size = sum(handle.size_bytes for _, handle in hit.files)
     state = hit.entry.state
     keys = tuple(tuple(selection.schema.names) for selection in hit.selections)
-    return PurgedState(state.uid, state.name, hit.key_group, hit.rows, len(hit.files), size, keys)
+    return ErasedState(state.uid, state.name, hit.key_group, hit.rows, len(hit.files), size, keys)

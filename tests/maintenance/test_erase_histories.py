@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from statestore import OperatorKey
 from statestore.errors import DamagedFileError, StorageError
 from statestore.restore.lookup import rows_of_key
 from statestore.storage import LocalStorage
@@ -63,7 +64,7 @@ def refuse_key(store: StateStore, number: int) -> None:
 def test_the_key_is_removed_from_all_checkpoints(taken: Checkpoints) -> None:
     store = taken.store
     store.maintenance.savepoint("five", 5)
-    done = store.maintenance.purge("u", KEY)
+    done = store.maintenance.forget(OperatorKey("u", KEY), search=False)
     new = {one.checkpoint_id: one.new_checkpoint_id for one in done.replaced}
     assert sorted(new) == [4, 5, 6, 7, 8]
     assert store.checkpoints() == (1, 2, 3, *sorted(map(int, filter(None, new.values()))))
@@ -73,18 +74,20 @@ def test_the_key_is_removed_from_all_checkpoints(taken: Checkpoints) -> None:
         assert rows_of(store, number) == without(rows)
     assert rows_of(store, "five") == without(taken.taken[5])
     assert store.maintenance.verify("all", deep=True).is_intact
-    assert not store.maintenance.purge("u", KEY).replaced
+    assert not store.maintenance.forget(OperatorKey("u", KEY), search=False).replaced
 
 
 def test_after_a_collection_no_file_contains_the_key(taken: Checkpoints) -> None:
     store = taken.store
-    found = [one.file for one in store.maintenance.find_key("u", KEY).found if one.rows]
+    found = [
+        one.file for one in store.maintenance.find_subject(OperatorKey("u", KEY)).found if one.rows
+    ]
     assert found
     if taken.form == "layered":
         assert len([file for file in found if "/changes/" in file]) == 4
-    store.maintenance.purge("u", KEY)
+    store.maintenance.forget(OperatorKey("u", KEY), search=False)
     store.maintenance.gc(minimum_age="0")
-    assert store.maintenance.find_key("u", KEY).found == ()
+    assert store.maintenance.find_subject(OperatorKey("u", KEY)).found == ()
     assert all(
         KEY.encode() not in f.read_bytes() for f in Path(store.url).rglob("*") if f.is_file()
     )
@@ -92,16 +95,16 @@ def test_after_a_collection_no_file_contains_the_key(taken: Checkpoints) -> None
 
 def test_each_shared_file_is_rewritten_once(taken: Checkpoints) -> None:
     store = taken.store
-    holding = {one.file for one in store.maintenance.find_key("u", KEY).found}
+    holding = {one.file for one in store.maintenance.find_subject(OperatorKey("u", KEY)).found}
     before = data_in(store.url)
-    store.maintenance.purge("u", KEY)
+    store.maintenance.forget(OperatorKey("u", KEY), search=False)
     assert 0 < len(data_in(store.url) - before) <= len(holding)
 
 
 @in_layers
 def test_a_shared_file_is_rewritten_for_all_its_checkpoints(taken: Checkpoints) -> None:
     store, before = taken.store, data_in(taken.store.url)
-    replaced = store.maintenance.purge("u", KEY).replaced
+    replaced = store.maintenance.forget(OperatorKey("u", KEY), search=False).replaced
     # The file of checkpoint 4, which 5 to 8 use too, is one of them.
     assert [one.states[0].files for one in replaced] == [1, 2, 3, 4, 4]
     shared = [names_of(store, one.new_checkpoint_id or 0) - before for one in replaced]
@@ -112,7 +115,7 @@ def test_a_layer_that_becomes_empty_is_removed(tmp_path: Path) -> None:
     taken = history(tmp_path / "store", changes=1)
     taken.change({(KEY, 0): 1})
     assert len(state_of(taken.store).layers) == 2
-    taken.store.maintenance.purge("u", KEY)
+    taken.store.maintenance.forget(OperatorKey("u", KEY), search=False)
     assert len(state_of(taken.store).layers) == 1
     assert rows_of(taken.store) == without(taken.rows)
 
@@ -123,19 +126,21 @@ def test_a_key_of_the_first_checkpoint_is_removed_from_all_later_ones(
 ) -> None:
     taken = history(tmp_path / "store", form, changes=3)
     gone = sorted(taken.taken[1])[0][0]
-    done = taken.store.maintenance.purge("u", gone)
+    done = taken.store.maintenance.forget(OperatorKey("u", gone), search=False)
     assert [one.checkpoint_id for one in done.replaced] == [1, 2, 3, 4]
     for one in done.replaced:
         left = {e: v for e, v in taken.taken[one.checkpoint_id].items() if e[0] != gone}
         assert rows_of(taken.store, one.new_checkpoint_id or 0) == left
     assert taken.store.maintenance.gc(minimum_age="0").removed.files
-    assert taken.store.maintenance.find_key("u", gone).found == ()
+    assert taken.store.maintenance.find_subject(OperatorKey("u", gone)).found == ()
 
 
 def test_a_purge_of_one_checkpoint_keeps_the_files_of_others(taken: Checkpoints) -> None:
     new = {
         one.checkpoint_id: one.new_checkpoint_id
-        for one in taken.store.maintenance.purge("u", KEY, checkpoint=5).replaced
+        for one in taken.store.maintenance.forget(
+            OperatorKey("u", KEY), search=False, checkpoint=5
+        ).replaced
     }
     refuse_key(taken.store, new[5] or 0)
     assert rows_of(taken.store, new[5] or 0) == without(taken.taken[5])
@@ -144,11 +149,15 @@ def test_a_purge_of_one_checkpoint_keeps_the_files_of_others(taken: Checkpoints)
 
 
 def test_a_damaged_file_blocks_the_purge_before_anything_changes(taken: Checkpoints) -> None:
-    name = next(one.file for one in taken.store.maintenance.find_key("u", KEY).found if one.rows)
+    name = next(
+        one.file
+        for one in taken.store.maintenance.find_subject(OperatorKey("u", KEY)).found
+        if one.rows
+    )
     break_file(taken.store, name)
     before = data_in(taken.store.url)
     with pytest.raises(DamagedFileError):
-        taken.store.maintenance.purge("u", KEY)
+        taken.store.maintenance.forget(OperatorKey("u", KEY), search=False)
     assert data_in(taken.store.url) == before
     assert taken.store.checkpoints() == tuple(range(1, 9))
 
@@ -163,8 +172,8 @@ def test_a_failure_anywhere_leaves_no_checkpoint_without_files(
     counted = copy_of(Path(taken.store.url), tmp_path / "counted")
     calls = calls_of(
         LocalStorage(str(counted)),
-        lambda storage: StateStore.from_storage(storage, table_format="parquet").maintenance.purge(
-            "u", KEY
+        lambda storage: StateStore.from_storage(storage, table_format="parquet").maintenance.forget(
+            OperatorKey("u", KEY), search=False
         ),
     )
     changing = [c.number for c in calls if c.operation in ("put_if_absent", "open_write", "sync")]
@@ -173,11 +182,13 @@ def test_a_failure_anywhere_leaves_no_checkpoint_without_files(
         folder = copy_of(Path(taken.store.url), tmp_path / f"at-{at}")
         faulty = FaultyStorage(LocalStorage(str(folder)), Fault(at, FaultKind.ERROR))
         with pytest.raises(StorageError):
-            StateStore.from_storage(faulty, table_format="parquet").maintenance.purge("u", KEY)
+            StateStore.from_storage(faulty, table_format="parquet").maintenance.forget(
+                OperatorKey("u", KEY), search=False
+            )
         store = StateStore.open(str(folder), table_format="parquet")
         assert store.maintenance.verify("all").is_intact
-        store.maintenance.purge("u", KEY)
+        store.maintenance.forget(OperatorKey("u", KEY), search=False)
         store.maintenance.gc(minimum_age="0")
         assert store.maintenance.verify("all").strays == ()
         assert rows_of(store) == without(taken.rows)
-        assert store.maintenance.find_key("u", KEY).found == ()
+        assert store.maintenance.find_subject(OperatorKey("u", KEY)).found == ()

@@ -1,13 +1,13 @@
-"""Select the rows that a purge removes, by the values of columns that identify rows.
+"""Select the rows to erase, by the values of columns that identify rows.
 
 A *selection* is one row of some columns. It selects the rows of a state that have its values in
 these columns. There are two ways to name a subject:
 
-* A key of one operator (``purge``). The operator is its operator id, not its label: an operator
-  without a uid that was renamed keeps its id. The key selects rows by each list of key columns that
-  the state ever had.
-* Values of columns (``forget``). They select rows of every state of every operator that has all of
-  these columns among its key, namespace or entry columns, or had them there once.
+* A key of one operator. The operator is its operator id, not its label: an operator without a uid
+  that was renamed keeps its id. The key selects rows by each list of key columns that the state
+  ever had.
+* Values of columns. They select rows of every state of every operator that has all of these columns
+  among its key, namespace or entry columns, or had them there once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from statestore.arguments import checked_fields
+from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.common_type import common_type
 from statestore.format.manifest import KeyedEntry, Manifest
@@ -35,12 +37,16 @@ from statestore.rows.uuids import uuid_as_stored
 __all__ = [
     "ColumnSubject",
     "KeySubject",
+    "OperatorKey",
     "OtherState",
     "Selection",
     "Subject",
+    "SubjectOf",
     "ValueOf",
     "applies",
+    "refuse_unknown",
     "selections_in_folders",
+    "subject_of",
 ]
 
 Selection: TypeAlias = pa.RecordBatch
@@ -64,9 +70,6 @@ class OtherState:
 
 class Subject(Protocol):
     """The rows to find and remove."""
-
-    command: str
-    """The command that removes it, as the origin of a manifest names it."""
 
     operator: str | None
     """The label of the operator, if it is a key of one."""
@@ -93,6 +96,68 @@ class Subject(Protocol):
         """Return whether files in the folder of a table may have the subject's rows."""
 
 
+SubjectOf = Callable[[Sequence[Manifest]], Subject]
+"""Returns the subject by all checkpoints that can be read, oldest first."""
+
+
+@checked_fields
+@dataclass(frozen=True)
+class OperatorKey:
+    """A key of one operator, in its keyed state ``state`` or in all of them.
+
+    Attributes:
+        operator: the operator. It is matched by its operator id, so an operator without a uid that
+            was renamed is found under both labels.
+        key: a key as for :meth:`RestoredKeyedState.get`, or a function that returns it for a state.
+            If a state's key columns were changed, rows are matched by each of its keys.
+        state: the state; by default all keyed states of the operator.
+    """
+
+    operator: str
+    key: Any
+    state: str | None = None
+
+
+def subject_of(wanted: Mapping[str, Any] | OperatorKey) -> SubjectOf:
+    """Return a function that finds a subject: the value of each column, or a key of an operator.
+
+    A value can be a function that returns it for the column's type.
+    """
+    if isinstance(wanted, OperatorKey):
+        key_of = wanted.key if callable(wanted.key) else lambda state: wanted.key
+        return lambda manifests: KeySubject(wanted.operator, key_of, wanted.state, manifests)
+    values = {name: _value_of(value) for name, value in wanted.items()}
+    return lambda manifests: ColumnSubject(values, manifests)
+
+
+def _value_of(value: Any) -> ValueOf:
+    if callable(value):
+        value_of: ValueOf = value
+        return value_of
+    return lambda data_type: value
+
+
+def refuse_unknown(catalog: Catalog, subject: Subject, manifests: Sequence[Manifest]) -> None:
+    """Raise StateNotFoundError if no checkpoint has a state of a key's operator.
+
+    The columns of a :class:`ColumnSubject` were looked up when it was made.
+    """
+    states = [entry.state for manifest in manifests for entry in manifest.keyed]
+    if not isinstance(subject, KeySubject) or any(
+        subject.includes(manifest, entry.state)
+        for manifest in manifests
+        for entry in manifest.keyed
+    ):
+        return
+    wanted = f"keyed state of operator {subject.operator!r}"
+    if subject.name is not None:
+        wanted = f"keyed state {subject.name!r} of operator {subject.operator!r}"
+    raise StateNotFoundError(
+        f"no checkpoint of {catalog.storage.url} has {wanted}; the keyed states are "
+        f"{', '.join(sorted(set(map(str, states)))) or 'none'}"
+    )
+
+
 def applies(selection: Selection, schema: Schema) -> bool:
     """Return whether rows with these columns can be compared with a selection."""
     own = schema_of_arrow(selection.schema)
@@ -116,7 +181,6 @@ def _ids_of(manifest: Manifest, state: KeyedState) -> frozenset[str]:
 class KeySubject(Subject):
     """A key of one operator, of its keyed state ``name`` or of all of them."""
 
-    command = "purge"
     columns = ()
     others = ()
     operator: str
@@ -225,7 +289,6 @@ def _key_selections(
 class ColumnSubject(Subject):
     """Rows of all operators that have these values in these columns."""
 
-    command = "forget"
     operator = None
 
     def __init__(self, values: Mapping[str, ValueOf], manifests: Sequence[Manifest]) -> None:
