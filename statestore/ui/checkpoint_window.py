@@ -142,13 +142,12 @@ def _line(
 def draw_window(window: Window, axis: Axis = Axis.CHECKPOINTS) -> Iterator[Picture]:
     """Yield the charts of the checkpoints whose manifests can be read."""
     read = [(line, line.manifest) for line in window.lines if line.manifest is not None]
-    columns = [
-        Column(str(line.checkpoint_id), manifest.created_at_ms, mark=", ".join(line.holders))
-        for line, manifest in read
-    ]
+    columns = [Column(str(manifest.checkpoint_id), manifest.created_at_ms) for _, manifest in read]
     metrics = [manifest.metrics for _, manifest in read]
     if any(metrics):
-        yield _draw_phases(columns, metrics, axis)
+        marks = [", ".join(line.holders) for line, _ in read]
+        marked = [replace(column, mark=mark) for column, mark in zip(columns, marks, strict=True)]
+        yield _draw_phases(marked, metrics, axis)
         yield _draw_written(columns, metrics, axis)
     shares = [None if one is None else one.changed_share for one in metrics]
     if any(share is not None for share in shares):
@@ -193,9 +192,8 @@ def _draw_written(columns: Sequence[Column], metrics: Metrics, axis: Axis) -> Pi
         "Bytes written to files for each checkpoint: for its states (written), and by "
         "compaction (compacted)."
     )
-    unmarked = [replace(column, mark="") for column in columns]
     parts = ("written", "compacted")
-    html = draw_bars(_filled(unmarked, wrote), parts, BYTES, "Bytes written", LOW, axis)
+    html = draw_bars(_filled(columns, wrote), parts, BYTES, "Bytes written", LOW, axis)
     return Picture("written", caption, html)
 
 
