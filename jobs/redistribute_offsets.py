@@ -31,14 +31,13 @@ from jobs.job import (
 )
 from statestore.catalog.catalog import refuse_inside_store
 from statestore.cli.command import Invocation, pass_invocation
-from statestore.cli.output import Output, Page, write_rows
+from statestore.cli.output import Output, Page, document_text, write_rows
 from statestore.errors import InvalidArgumentError, NotFoundError
 from statestore.restore.output_file import output_file
 from statestore.settings import SettingsTable
 from statestore.sources.discovery import (
     GapPolicy,
     NewPolicy,
-    PartitionFinding,
     Policies,
     Reconciled,
     RecreatedPolicy,
@@ -188,7 +187,11 @@ def _redistribute(attempt: Attempt[OffsetsSettings], *, dry_run: bool) -> dict[s
     cluster = kafka.cluster
     if cluster is not None:
         found = kafka.compare(cluster, old)
-        report["kafka"] = _comparison(kafka, found)
+        report["kafka"] = {
+            "bootstrap": kafka.bootstrap,
+            "decisions": dict(Counter(finding.decision.value for finding in found.report)),
+            "partitions": found.report,
+        }
         if found.refused or not dry_run:
             attempt.show(lambda page: write_comparison(page, report["kafka"]))
         lists = found.per_old_subtask(old)
@@ -245,7 +248,7 @@ def _files(
 ) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each file."""
     if files.per_subtask is not None:
-        yield files.per_subtask, json.dumps(report, indent=2)
+        yield files.per_subtask, document_text(report, indent=2, ascii_only=True)
     if files.starting_offsets is None:
         return
     if SUBTASK in files.starting_offsets:
@@ -254,30 +257,6 @@ def _files(
             yield name, starting_offsets_json(offsets)
     else:
         yield files.starting_offsets, starting_offsets_json(o for offsets in new for o in offsets)
-
-
-def _comparison(kafka: Kafka, found: Reconciled) -> dict[str, Any]:
-    return {
-        "bootstrap": kafka.bootstrap,
-        "decisions": dict(Counter(finding.decision.value for finding in found.report)),
-        "partitions": [_partition(finding) for finding in found.report],
-    }
-
-
-def _partition(finding: PartitionFinding) -> dict[str, Any]:
-    return {
-        "topic": finding.topic,
-        "partition": finding.partition,
-        "topic_id": finding.topic_id,
-        "stored": None if finding.stored is None else finding.stored.offset,
-        "low": None if finding.live is None else finding.live.low,
-        "high": None if finding.live is None else finding.live.high,
-        "case": finding.case.value,
-        "decision": finding.decision.value,
-        "offset": finding.offset,
-        "unread": finding.unread,
-        "reason": finding.reason,
-    }
 
 
 def write_report(page: Page, report: dict[str, Any]) -> None:
@@ -316,13 +295,13 @@ def write_comparison(page: Page, kafka: dict[str, Any], *, is_short: bool = Fals
         return
     rows = [
         [
-            each["topic"],
-            str(each["partition"]),
-            "-" if each["stored"] is None else str(each["stored"]),
-            "-" if each["low"] is None else f"{each['low']}..{each['high']}",
-            each["decision"],
-            "-" if each["offset"] is None else str(each["offset"]),
-            each["reason"],
+            each.topic,
+            str(each.partition),
+            "-" if each.stored is None else str(each.stored.offset),
+            "-" if each.live is None else f"{each.live.low}..{each.live.high}",
+            each.decision.value,
+            "-" if each.offset is None else str(each.offset),
+            each.reason,
         ]
         for each in kafka["partitions"]
     ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Literal, get_args, get_type_hints
+from typing import ClassVar, Literal, get_args, get_type_hints
 
 from statestore.errors import IncompatibleStateError, InvalidArgumentError
 from statestore.sources.mirror_translation import Translation
@@ -165,6 +165,7 @@ class PartitionFinding:
     offset: int | None = None
     topic_id: str | None = None
     translation: Translation | None = None
+    json_properties: ClassVar[tuple[str, ...]] = ("unread", "reason")
 
     @property
     def unread(self) -> int:
