@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from statestore.engines.arrow_engine import fitted
+from statestore.engines.rows import ArrowRows, fitted
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
 from statestore.parquet.writer import ParquetOptions
-from statestore.rows.input_rows import StreamedRows
 from statestore.rows.key_group_runs import check_and_sort, equal_neighbours
 from statestore.rows.lossless_cast import shorten
 from statestore.rows.null_keys import NullKeys
@@ -49,9 +48,7 @@ class CheckedRows:
         return not (self.null_keys or self.duplicates)
 
 
-def check_rows(
-    rows: pa.Table | StreamedRows, state: KeyedState, options: ParquetOptions
-) -> CheckedRows:
+def check_rows(rows: ArrowRows, state: KeyedState, options: ParquetOptions) -> CheckedRows:
     """Count the rows that a state cannot store.
 
     Args:
@@ -66,10 +63,9 @@ def check_rows(
         InvalidArgumentError: for a value that the state cannot store, at the first one.
         StorageError: if the temporary folder for the sort cannot be written.
     """
-    tables = [rows] if isinstance(rows, pa.Table) else rows.tables
     checking = _Checking(state)
     most = min(options.block_bytes, options.memory_bytes)
-    parts = (part for table in tables for part in slices_of(table, most))
+    parts = (part for table in rows.tables for part in slices_of(table, most))
     pieces = sorted_pieces(checking.with_keys(parts), state, options.memory_bytes)
     for _ in check_and_sort(checking.without_duplicates(pieces), state):
         pass  # it raises an error for other rows that cannot be stored

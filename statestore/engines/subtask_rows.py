@@ -16,12 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.arguments import checked
-from statestore.engines.arrow_engine import as_table
+from statestore.engines.given_rows import as_table, rereadable
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.keys.arrow import key_groups as key_groups_of_columns
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.hashing import DEFAULT_HASH_SCHEME
-from statestore.rows.input_rows import rereadable
 from statestore.rows.key_group_runs import combine_chunks
 from statestore.rows.pandas_rows import is_pandas
 

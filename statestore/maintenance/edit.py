@@ -24,7 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.display import counted
-from statestore.engines.choice import engine_of, reread
+from statestore.engines.given_rows import read_rows
+from statestore.engines.rows import ArrowRows
 from statestore.errors import InvalidArgumentError, Remedy, SchemaMismatchError
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
@@ -44,12 +45,9 @@ from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
 from statestore.restore.lookup import key_batch
 from statestore.restore.plan import owners_of
 from statestore.rows.column_types import arrow_schema
-from statestore.rows.input_rows import is_dicts
 from statestore.rows.matching import matching_positions
-from statestore.rows.pandas_rows import is_pandas
-from statestore.rows.python_values import display_rows, table_of_dicts
-from statestore.rows.rows_like_stored import frame_like
-from statestore.rows.uuids import uuid_columns, with_uuids
+from statestore.rows.python_values import display_rows
+from statestore.rows.untyped_rows import UntypedRows
 from statestore.storage import Storage
 
 __all__ = ["Edit", "EditedState", "edit"]
@@ -283,16 +281,12 @@ def _apply_edit(
     return _replace_rows(entry, wanted.rows, draft)
 
 
-def _replace_rows(entry: KeyedEntry, rows: Any, draft: Draft) -> EditResult:
+def _replace_rows(entry: KeyedEntry, given: Any, draft: Draft) -> EditResult:
     state = entry.state
-    if is_pandas(rows):
-        rows = frame_like(rows, state.schema, state.schema.names, subject=str(state))
-    rows = reread(rows, str(state))
-    if is_dicts(rows):
-        dicts = with_uuids(rows, uuid_columns(state))
-        rows = table_of_dicts(dicts, state.schema, subject=str(state))
-    engine, rows = engine_of(rows)
-    schema = engine.schema_of(rows)
+    rows = read_rows(given, str(state))
+    if isinstance(rows, UntypedRows):
+        rows = ArrowRows.of(rows.exact(state))
+    schema = rows.schema
     if not same_columns(schema, state.schema):
         raise SchemaMismatchError(
             f"{state} has the columns ({state.schema}), but the rows have ({schema}); an edit "
@@ -300,11 +294,10 @@ def _replace_rows(entry: KeyedEntry, rows: Any, draft: Draft) -> EditResult:
         )
     replaced = tuple(handle for part in entry.parts for handle in part.handles)
     if draft.writer is None:
-        known = engine.rows_known(rows)
-        count = rows.count() if known is None else known
+        count = given.count() if rows.count is None else rows.count
         return EditResult(RewrittenState(entry, (), replaced), _groups_of(replaced), count)
     owners = owners_of(draft.source.manifest, state.uid)
-    new = engine.write_keyed(rows, owners, draft.files.target(entry))
+    new = rows.write(owners, draft.files.target(entry))
     draft.files.add(entry.table.path, new)
     every = KeyGroupRange.every(state.max_parallelism)
     changed = with_new_files(entry, [every], new)

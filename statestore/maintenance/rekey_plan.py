@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from statestore.engines.arrow_engine import ArrowEngine
 from statestore.errors import (
     InvalidArgumentError,
     ParallelismError,
@@ -18,6 +17,7 @@ from statestore.jobgraph.chaining import job_vertices
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.operators import operator_ids
 from statestore.jobgraph.stored_operators import label_of
+from statestore.keys.arrow import check_key_types
 from statestore.keys.groups import effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
 from statestore.rows.column_types import arrow_schema
@@ -103,9 +103,10 @@ def _key_types(old: KeyedState, key: tuple[str, ...], scheme: str) -> tuple[str,
     column's type.
     """
     known = dict(zip(old.key, old.key_types, strict=True)) if scheme == old.hash_scheme else {}
-    rows = arrow_schema(old.schema.select(tuple(dict.fromkeys(key)))).empty_table()
+    columns = arrow_schema(old.schema)
     try:
-        return ArrowEngine().key_types(rows, key, scheme, [known.get(name) for name in key])
+        fields = [columns.field(name) for name in key]
+        return check_key_types(fields, scheme, [known.get(name) for name in key])
     except UnsupportedTypeError as error:
         error.add_note(f"while rekeying {old} by ({', '.join(key)})")
         raise

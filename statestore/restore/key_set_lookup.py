@@ -7,7 +7,7 @@ hashes of their keys, up to a number of bytes. A lookup of cached files reads no
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.engines.arrow_engine import as_table
+from statestore.engines.given_rows import read_rows
+from statestore.engines.rows import ArrowRows
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.handles import KeyedStateSlice
 from statestore.format.manifest import KeyedEntry
@@ -28,13 +29,9 @@ from statestore.parquet.keyed_reader import read_slices, restored_schema
 from statestore.restore.lookup import has_exact_bounds
 from statestore.rows.equality import hashes_of
 from statestore.rows.fit_columns import fit_table
-from statestore.rows.input_rows import is_dicts, rereadable
 from statestore.rows.key_group_runs import combine_chunks, key_groups_of, take_rows
 from statestore.rows.matching import matching_positions
-from statestore.rows.pandas_rows import is_pandas
-from statestore.rows.python_values import table_of_dicts
-from statestore.rows.rows_like_stored import frame_like
-from statestore.rows.uuids import uuid_columns, with_uuids
+from statestore.rows.untyped_rows import UntypedRows
 from statestore.storage import Storage
 
 __all__ = ["Indexed", "RowCache", "WantedKeys", "bytes_to_read", "rows_of_keys"]
@@ -68,12 +65,7 @@ class WantedKeys:
         Keys may be repeated. Raises InvalidArgumentError when a key column is missing, or has a
         value that :func:`key_batch` would refuse; NullKeyError for a null key.
         """
-        rows = rereadable(rows)
-        if is_dicts(rows):
-            rows = _keys_of_dicts(rows, state)
-        elif is_pandas(rows):
-            rows = _keys_of_pandas(rows, state)
-        rows = as_table(rows, f"the keys of {state}")
+        rows = _key_table(rows, state)
         missing = [name for name in state.key if name not in rows.column_names]
         if missing:
             raise InvalidArgumentError(
@@ -311,21 +303,20 @@ def rows_of_keys(
     return rows_in_kept_groups(merged_rows(base, layers, entry.state), entry.state, reads.kept)
 
 
-def _keys_of_pandas(frame: Any, state: KeyedState) -> pa.Table:
-    """Return a frame as a table; refuse a rounded key, which would find another key's rows."""
-    schema = state.schema.select(state.key)
+def _key_table(given: Any, state: KeyedState) -> pa.Table:
+    """Return keys as a table. A rounded key, which would find another key's rows, is refused."""
+    rows = read_rows(given, f"the keys of {state}")
+    if isinstance(rows, ArrowRows):
+        return rows.read_all()
+    if not isinstance(rows, UntypedRows):
+        raise InvalidArgumentError(
+            f"the keys of {state} must be in this process, not in {type(given).__name__}; pass "
+            "toArrow()"
+        )
     try:
-        return frame_like(frame, schema, state.key, subject=f"the keys of {state}")
+        return rows.keys(state)
     except SchemaMismatchError as error:
         raise InvalidArgumentError(str(error)) from error
-
-
-def _keys_of_dicts(rows: Sequence[Mapping[str, Any]], state: KeyedState) -> pa.Table:
-    """Return the key columns that the dictionaries name; all key columns without dictionaries."""
-    names = [name for name in state.key if any(name in row for row in rows) or not rows]
-    keys: Sequence[Mapping[str, Any]] = [{name: row.get(name) for name in names} for row in rows]
-    keys = with_uuids(keys, uuid_columns(state))
-    return table_of_dicts(keys, state.schema.select(names), subject=f"the keys of {state}")
 
 
 def _name(part: KeyedStateSlice, verify: bool) -> _SliceName:

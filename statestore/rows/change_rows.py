@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
+from statestore.errors import DuplicateKeyError, InvalidArgumentError
 from statestore.format.layers import MARK, delete_widths
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
@@ -24,22 +23,16 @@ from statestore.rows.delete_markers import (
     widths_of,
 )
 from statestore.rows.fit_columns import fit_column
-from statestore.rows.input_rows import StreamedRows, is_dicts
-from statestore.rows.key_group_column import key_group_column, with_groups
+from statestore.rows.key_group_column import key_group_column
 from statestore.rows.key_group_runs import sort_groups, take_rows
 from statestore.rows.matching import first_of_equals, matching_positions
-from statestore.rows.pandas_rows import is_pandas
-from statestore.rows.python_values import display_rows, row_place, table_of_dicts
-from statestore.rows.rows_like_stored import frame_like
+from statestore.rows.python_values import display_rows
 from statestore.rows.sorting import equal_leaves
-from statestore.rows.uuids import uuid_columns, with_uuids
 
 __all__ = [
     "change_stream",
     "change_table",
     "merge_deletes",
-    "typed_deletes",
-    "typed_rows",
     "width_of",
 ]
 
@@ -71,73 +64,6 @@ def width_of(names: Sequence[str], state: KeyedState, subject: str = "a delete")
     )
 
 
-def typed_rows(rows: Any, state: KeyedState) -> Any:
-    """Return a list of dictionaries as a table of the state's types; other rows unchanged.
-
-    The table has the columns that occur in any dictionary; for an empty list it has all columns.
-    Raises SchemaMismatchError for a name that the state lacks, and for a value that its column
-    cannot hold.
-    """
-    if not is_dicts(rows):
-        return rows
-    used = {name for row in rows for name in row}
-    names = [name for name in state.schema.names if name in used]
-    is_known = used and used <= {*names, KEY_GROUP}
-    schema = with_groups(state.schema.select(names) if is_known else state.schema, used)
-    try:
-        return table_of_dicts(with_uuids(rows, uuid_columns(state)), schema, subject=str(state))
-    except InvalidArgumentError as error:
-        raise SchemaMismatchError(str(error)) from error
-    except SchemaMismatchError as error:
-        raise SchemaMismatchError(
-            f"{error} (a full snapshot, with write_keyed(…), can change the columns)"
-        ) from error
-
-
-def typed_deletes(rows: Any, state: KeyedState, argument: str) -> list[Any]:
-    """Return deletes as tables, each of which names the same columns in all of its rows.
-
-    A list of dictionaries may mix whole keys and single entries. In a pandas frame, the identity
-    columns get the stored types, or a rounded key would delete another one. Other rows already are
-    such a table. ``argument`` is the name of the deletes in messages. Raises the errors of
-    :func:`width_of` and :func:`typed_rows`.
-    """
-    if is_pandas(rows):
-        identity = state.schema.select(state.identity)
-        return [frame_like(rows, identity, state.identity, subject=f"{argument} of {state}")]
-    if not is_dicts(rows):
-        return [rows]
-    if not rows:
-        return [arrow_schema(state.schema.select(state.key)).empty_table()]
-    of_width: dict[int, list[int]] = {}
-    for index, row in enumerate(rows):
-        width = width_of([*row], state, f"{row_place(index)} of {argument}")
-        of_width.setdefault(width, []).append(index)
-    return [
-        _delete_table(
-            [rows[index] for index in places], places, state.identity[:width], state, argument
-        )
-        for width, places in of_width.items()
-    ]
-
-
-def _delete_table(
-    rows: Sequence[Mapping[str, Any]],
-    places: Sequence[int],
-    names: Sequence[str],
-    state: KeyedState,
-    argument: str,
-) -> pa.Table:
-    wanted = with_groups(state.schema.select(names), {name for row in rows for name in row})
-    named = [{name: row.get(name) for name in wanted.names} for row in rows]
-    return table_of_dicts(
-        with_uuids(named, uuid_columns(state)),
-        wanted,
-        subject=f"{argument} of {state}",
-        place=lambda index: row_place(places[index]),
-    )
-
-
 def change_table(
     inputs: Iterable[tuple[pa.Table, Deletion | None]], state: KeyedState, changes: KeyedState
 ) -> pa.Table:
@@ -150,23 +76,23 @@ def change_table(
 
 
 def change_stream(
-    inputs: Sequence[tuple[pa.Table | StreamedRows, Deletion | None]],
+    inputs: Sequence[tuple[pa.Schema, Iterable[pa.Table], Deletion | None]],
     state: KeyedState,
     changes: KeyedState,
-) -> StreamedRows:
-    """Return rows, some of which are streams, as a stream of changes; see :func:`change_table`."""
-    nothing = [(rows.schema.empty_table(), deletion) for rows, deletion in inputs]
+) -> tuple[pa.Schema, Iterator[pa.Table]]:
+    """Return rows as tables of changes, with their columns; see :func:`change_table`."""
+    nothing = [(schema.empty_table(), deletion) for schema, _, deletion in inputs]
     schema = change_table(nothing, state, changes).schema
 
     def tables() -> Iterator[pa.Table]:
-        for rows, deletion in inputs:
-            for table in rows.tables if isinstance(rows, StreamedRows) else [rows]:
+        for _, rows, deletion in inputs:
+            for table in rows:
                 marked = _with_mark(table, deletion, state, changes)
                 for name in schema.names[len(marked.schema) :]:
                     marked = marked.append_column(name, pa.nulls(marked.num_rows, pa.int64()))
                 yield marked
 
-    return StreamedRows(schema, tables())
+    return schema, tables()
 
 
 def _with_mark(

@@ -18,7 +18,13 @@ from statestore.errors import InvalidArgumentError
 from statestore.rows.column_errors import ColumnErrors
 from statestore.rows.fit_columns import fit_column
 from statestore.rows.lossless_cast import is_list
-from statestore.rows.python_values import ROWS, column_of, guess_column, row_place
+from statestore.rows.python_values import (
+    ROWS,
+    column_of,
+    guess_column,
+    refuse_repeated_names,
+    row_place,
+)
 from statestore.rows.rounded_floats import EXACT_END, refuse_rounded, rounded_error
 from statestore.rows.valid_values import refuse_invalid_column
 
@@ -67,7 +73,7 @@ def frame_columns(frame: Any, subject: str = ROWS) -> list[tuple[str, Any]]:
     """Return the columns of a DataFrame, each with its name.
 
     Raises InvalidArgumentError, which names ``subject``, for an index other than row numbers, and
-    for column names that are not strings.
+    for column names that are not strings or not unique.
     """
     _refuse_index(frame.index, subject)
     names = list(frame.columns)
@@ -76,6 +82,7 @@ def frame_columns(frame: Any, subject: str = ROWS) -> list[tuple[str, Any]]:
             f"the column names of {subject} must be strings, not {names!r:.80}; rename them "
             "with frame.columns = […]"
         )
+    refuse_repeated_names(names, subject)
     return [(name, frame.iloc[:, index]) for index, name in enumerate(names)]
 
 

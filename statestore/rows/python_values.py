@@ -32,6 +32,8 @@ __all__ = [
     "display_rows",
     "display_values",
     "guess_column",
+    "is_dicts",
+    "refuse_repeated_names",
     "row_place",
     "rows_to_dicts",
     "table_of_dicts",
@@ -136,6 +138,18 @@ def _is_alike(values: Sequence[Any]) -> bool:
     except UnfitError:
         return False
     return True
+
+
+def refuse_repeated_names(names: Sequence[str], subject: str) -> None:
+    """Raise InvalidArgumentError if two columns have one name."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidArgumentError(f"two columns of {subject} are named {twice!r}; rename one")
+
+
+def is_dicts(rows: Any) -> bool:
+    """Return whether rows are a list of dictionaries."""
+    return isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)
 
 
 def table_of_dicts(

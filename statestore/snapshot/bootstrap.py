@@ -10,12 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow as pa
-
 from statestore.catalog.catalog import Catalog
-from statestore.engines.arrow_engine import is_schema
-from statestore.engines.choice import engine_of, reread, rows_on_driver
+from statestore.engines.given_rows import is_schema, read_rows, rows_on_driver
 from statestore.engines.row_check import CheckedRows, check_rows
+from statestore.engines.rows import ArrowRows
 from statestore.errors import InvalidArgumentError, unknown_choice
 from statestore.format.manifest import Entry, Manifest
 from statestore.format.schema import Field, type_text
@@ -23,12 +21,10 @@ from statestore.format.state import KeyedState, OperatorState
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.jobgraph.stored_operators import Operators
 from statestore.parquet.writer import ParquetOptions
-from statestore.rows.input_rows import StreamedRows
-from statestore.snapshot.prepare import add_time_column
+from statestore.snapshot.prepare import add_time_column, with_types
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints, StoredFacts
 from statestore.snapshot.state_request import keyed_state, operator_state
 from statestore.snapshot.state_spec import StateOptions, StateSpec
-from statestore.snapshot.state_ttl import kept_ttl
 from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = ["BootstrappedState", "PlannedColumn", "bootstrap"]
@@ -179,24 +175,23 @@ def _plan_keyed(
     if base is not None:
         stored = base.history.stored(spec.operator, spec.state)
         entry = base.history.keyed_in(base.newest, spec.operator, spec.state)
-    rows = reread(rows, str(spec), parquet.stream_bytes)
+    rows = read_rows(rows, str(spec), parquet.stream_bytes)
     spec = spec.completed(stored.state, operators, layout)
-    engine, known = engine_of(rows, str(spec))
-    ttl = kept_ttl(spec.ttl, stored.state.ttl if stored.state else None, spec.renamed)
-    timed = add_time_column(engine, known, ttl, stored.state, now_ms=0)  # only its type matters
+    ttl = spec.kept_ttl(stored.state)
+    timed = add_time_column(  # only its type matters
+        with_types(rows, spec, stored.state), ttl, stored.state, now_ms=0
+    )
     state = keyed_state(
         spec,
-        engine,
         timed,
         ttl=ttl,
-        row_count=None,
         parallelism=operators.parallelism_of(spec.operator),
         stored=stored,
         so_far=(),
     )
 
     def check() -> CheckedRows:
-        if not isinstance(timed, pa.Table | StreamedRows):
+        if not isinstance(timed, ArrowRows):
             raise InvalidArgumentError(
                 f"the rows of a DataFrame for {spec} are checked only while they are written: "
                 "write them, which leaves nothing behind if a row is refused"

@@ -11,7 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from statestore.engines.choice import Engine, engine_of, reread_untyped, spark_module
+import pyarrow as pa
+
+from statestore.engines.choice import spark_module
+from statestore.engines.given_rows import read_rows
+from statestore.engines.rows import ArrowRows, Rows
 from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
@@ -28,16 +32,11 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.layers.base_comparison import BaseComparison
 from statestore.parquet.keyed_writer import KeyedTarget
-from statestore.rows.change_rows import (
-    change_stream,
-    change_table,
-    typed_deletes,
-    width_of,
-)
+from statestore.rows.change_rows import change_stream, width_of
 from statestore.rows.delete_markers import Deletion, named_columns
-from statestore.rows.input_rows import StreamedRows
+from statestore.rows.untyped_rows import UntypedRows
 from statestore.snapshot.carry import LATEST
-from statestore.snapshot.full_writer import write_prepared
+from statestore.snapshot.full_writer import write_rows
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.prepare import prepare, prepare_changes
 from statestore.snapshot.state_spec import Changes, StateSpec
@@ -91,41 +90,37 @@ class _ChangeWriter:
                 f"no changes of {self} were passed; pass Changes(upserts=, deletes= or cleared=), "
                 "or an empty table if nothing changed"
             )
-        most = self._pending.parquet.stream_bytes
-        upserts = reread_untyped(requested.upserts, str(self), most)
-        deletes = reread_untyped(requested.deletes, f"{_DELETES} of {self}", most)
-        cleared = reread_untyped(requested.cleared, f"{_CLEARED} of {self}", most)
         old = self._base
         if old is None:
-            return self._write_in_full(upserts, fills_times=True)
-        prepared = prepare_changes(
-            self._pending, self._spec, upserts, old, self._stored, fills_times=True
+            return self._write_in_full(requested.upserts, fills_times=True)
+        rows, state = prepare_changes(
+            *(self._pending, self._spec, requested.upserts, old.state, self._stored),
+            fills_times=True,
         )
-        entry = replace(old, state=prepared.state)
-        changes = change_state(entry.state)
-        marked: list[tuple[Engine, Any, Deletion | None]] = []
-        if upserts is not None:
-            marked.append((prepared.engine, prepared.rows, None))
-        marked += self._read_deletes(deletes, entry.state, cleared=False)
-        marked += self._read_deletes(cleared, entry.state, cleared=True)
-        engine, rows = self._collect_changes(marked, entry.state, changes)
+        marked: list[tuple[Rows, Deletion | None]] = []
+        if requested.upserts is not None:
+            marked.append((rows, None))
+        marked += self._read_deletes(requested.deletes, state, cleared=False)
+        marked += self._read_deletes(requested.cleared, state, cleared=True)
+        changes = self._collect_changes(marked, state)
         return self._write_layer(
-            entry, engine, lambda owners, target: (engine.write_keyed(rows, owners, target), None)
+            replace(old, state=state),
+            changes,
+            lambda owners, target: (changes.write(owners, target), None),
         )
 
-    def changes_against(self, rows: Any) -> KeyedEntry:
-        if rows is None:
+    def changes_against(self, given: Any) -> KeyedEntry:
+        if given is None:
             raise InvalidArgumentError(
                 f"no rows of {self} were passed; pass all of its current rows, or an empty table"
             )
-        rows = reread_untyped(rows, str(self), self._pending.parquet.stream_bytes)
         old = self._base
         if old is None:
-            return self._write_in_full(rows, fills_times=False)
-        prepared = prepare_changes(
-            self._pending, self._spec, rows, old, self._stored, fills_times=False
+            return self._write_in_full(given, fills_times=False)
+        rows, state = prepare_changes(
+            self._pending, self._spec, given, old.state, self._stored, fills_times=False
         )
-        engine, rows, entry = prepared.engine, prepared.rows, replace(old, state=prepared.state)
+        entry = replace(old, state=state)
         # Here, and not in Spark's job submission, where it would be wrapped in another error.
         read_all(part.handles for part in entry.parts)
         options = self._pending.parquet
@@ -133,21 +128,28 @@ class _ChangeWriter:
         against = BaseComparison(storage, entry, options.run_bytes, options.memory_bytes)
         return self._write_layer(
             entry,
-            engine,
-            lambda owners, target: engine.write_against(rows, owners, against, target),
+            rows,
+            lambda owners, target: rows.write_against(owners, against, target),
         )
 
     def _read_deletes(
-        self, deletes: Any, state: KeyedState, *, cleared: bool
-    ) -> list[tuple[Engine, Any, Deletion | None]]:
-        """Return the deletes, each part with its engine and its kind of deletion."""
-        marked: list[tuple[Engine, Any, Deletion | None]] = []
+        self, given: Any, state: KeyedState, *, cleared: bool
+    ) -> list[tuple[Rows, Deletion]]:
+        """Return the deletes, each part with its kind of deletion."""
+        if given is None:
+            return []
         text = _CLEARED if cleared else _DELETES
-        for rows in [] if deletes is None else typed_deletes(deletes, state, text):
-            engine, rows = engine_of(rows)
-            width = width_of(engine.schema_of(rows).names, state)
-            engine.refuse_narrowing(rows, state.identity[:width], state)
-            marked.append((engine, rows, Deletion(width, cleared=cleared)))
+        known = read_rows(given, f"{text} of {self}", self._pending.parquet.stream_bytes)
+        parts: list[Rows] = (
+            [ArrowRows.of(table) for table in known.deletes(state, text)]
+            if isinstance(known, UntypedRows)
+            else [known]
+        )
+        marked = []
+        for rows in parts:
+            width = width_of(rows.schema.names, state)
+            rows.refuse_narrowing(state.identity[:width], state)
+            marked.append((rows, Deletion(width, cleared=cleared)))
         return marked
 
     def _write_in_full(self, rows: Any, *, fills_times: bool) -> KeyedEntry:
@@ -158,35 +160,31 @@ class _ChangeWriter:
             )
         _log.warning("the newest checkpoint has no %s, so its rows are written in full", self)
         prepared = prepare(self._pending, self._spec, rows, self._stored, fills_times=fills_times)
-        return write_prepared(self._pending, prepared)
+        return write_rows(self._pending, *prepared)
 
     def _collect_changes(
-        self,
-        parts: list[tuple[Engine, Any, Deletion | None]],
-        state: KeyedState,
-        changes: KeyedState,
-    ) -> tuple[Engine, Any]:
+        self, parts: list[tuple[Rows, Deletion | None]], state: KeyedState
+    ) -> Rows:
         """Return all changes as a local table or stream, or as a DataFrame if there are many."""
-        most = self._pending.parquet.driver_bytes
+        most, changes = self._pending.parquet.driver_bytes, change_state(state)
         collected = [
-            (engine.on_driver(rows, named_columns(deletion, state), most), deletion)
-            for engine, rows, deletion in parts
+            (rows.collect(named_columns(deletion, state), most), deletion)
+            for rows, deletion in parts
         ]
-        if all(rows is not None for rows, _ in collected):
-            if any(isinstance(rows, StreamedRows) for rows, _ in collected):
-                return engine_of(change_stream(collected, state, changes))
-            return engine_of(change_table(collected, state, changes))
+        local = [(rows, deletion) for rows, deletion in collected if rows is not None]
+        if len(local) == len(parts):
+            tables = [(rows.columns, rows.tables, deletion) for rows, deletion in local]
+            marked = ArrowRows(*change_stream(tables, state, changes))
+            is_stream = any(rows.table is None for rows, _ in local)
+            return marked if is_stream else ArrowRows.of(pa.concat_tables(marked.tables))
         frames = [
             (rows if few is None else few, deletion)
-            for (few, deletion), (_, rows, _) in zip(collected, parts, strict=True)
+            for (few, deletion), (rows, _) in zip(collected, parts, strict=True)
         ]
-        frames = [
-            (rows.read_all() if isinstance(rows, StreamedRows) else rows, deletion)
-            for rows, deletion in frames
-        ]
-        return engine_of(spark_module("state_writer").change_frame(frames, state, changes))
+        many: Rows = spark_module("state_writer").change_frame(frames, state, changes)
+        return many
 
-    def _write_layer(self, entry: KeyedEntry, engine: Engine, write: Write) -> KeyedEntry:
+    def _write_layer(self, entry: KeyedEntry, rows: Rows, write: Write) -> KeyedEntry:
         pending, changes = self._pending, change_state(entry.state)
         folder = changes_table(self._spec.operator, self._spec.state)
         target = KeyedTarget(
@@ -196,16 +194,16 @@ class _ChangeWriter:
             # the times of upserts are checked against it
             state=replace(changes, ttl=entry.state.ttl),
             options=pending.parquet,
-            synced_later=engine.syncs_later,
+            synced_later=rows.syncs_later,
         )
         before = entry.contents
-        handles, rows = write(pending.owners_of(entry.state), target)
+        handles, contents = write(pending.owners_of(entry.state), target)
         if handles:
             stored = KeyedEntry(changes, TableRef("parquet", folder), handles)
             everything = KeyGroupRange.every(changes.max_parallelism)
             layer = Layer(stored, pending.checkpoint_id, 0, (everything,))
             entry = replace(entry, layers=(*entry.layers, layer))
-        entry = entry.recording(rows or (None if handles else before))
+        entry = entry.recording(contents or (None if handles else before))
         names = [f"{folder}/{handle.path}" for handle in handles]
         self._pending.add_changed(entry, names, unsynced=names if target.synced_later else ())
         return entry

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from statestore.engines.rows import Rows
 from statestore.format.manifest import KeyedEntry, OperatorEntry, TableRef
 from statestore.format.names import operator_table
+from statestore.format.state import KeyedState
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.parquet.operator_elements import write_elements
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
-from statestore.snapshot.prepare import Prepared, prepare, prepare_declared
+from statestore.snapshot.prepare import prepare, prepare_declared
 from statestore.snapshot.state_request import operator_state
 from statestore.snapshot.state_spec import StateSpec
 from statestore.snapshot.subtask_writer import KeyedWriter, PendingSubtasks
 
-__all__ = ["declare", "write_full", "write_operator", "write_prepared"]
+__all__ = ["declare", "write_full", "write_operator", "write_rows"]
 
 
 def write_full(pending: PendingCheckpoint, spec: StateSpec, rows: Any) -> KeyedEntry:
@@ -26,17 +28,16 @@ def write_full(pending: PendingCheckpoint, spec: StateSpec, rows: Any) -> KeyedE
     """
     stored = pending.history.stored(spec.operator, spec.state)
     spec = spec.completed(stored.state, pending.operators, pending.layout)
-    prepared = prepare(pending, spec, rows, stored)
-    return write_prepared(pending, prepared, co_located=spec.co_located)
+    known, state = prepare(pending, spec, rows, stored)
+    return write_rows(pending, known, state, co_located=spec.co_located)
 
 
-def write_prepared(
-    pending: PendingCheckpoint, prepared: Prepared, *, co_located: bool = False
+def write_rows(
+    pending: PendingCheckpoint, rows: Rows, state: KeyedState, *, co_located: bool = False
 ) -> KeyedEntry:
-    """Write all rows of a keyed state that is prepared, and return it."""
-    state = prepared.state
+    """Write all rows of a keyed state, and return it."""
     target, owners = pending.target_of(state, co_located=co_located), pending.owners_of(state)
-    handles = prepared.engine.write_keyed(prepared.rows, owners, target)
+    handles = rows.write(owners, target)
     written = replace(pending.entry_of(state), handles=handles)
     pending.add_written(written)
     return written
@@ -46,7 +47,7 @@ def declare(pending: PendingCheckpoint, spec: StateSpec, schema: Any) -> KeyedWr
     """Return a writer for a keyed state that its subtasks write, in any process."""
     stored = pending.history.stored(spec.operator, spec.state)
     spec = spec.completed(stored.state, pending.operators, pending.layout)
-    state = prepare_declared(pending, spec, schema, stored).state
+    state = prepare_declared(pending, spec, schema, stored)
     target, owners = pending.target_of(state, co_located=spec.co_located), pending.owners_of(state)
     writer = KeyedWriter(pending.id, pending.entry_of(state), owners, target)
     pending.expect(PendingSubtasks(writer, target.storage))

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from statestore.display import counted
-from statestore.engines.choice import Engine, is_frame, rows_on_driver
+from statestore.engines.given_rows import is_frame, rows_on_driver
+from statestore.engines.rows import Rows
 from statestore.errors import (
     InvalidArgumentError,
     ParallelismError,
@@ -64,11 +65,9 @@ ROWS_WORTH_A_FILE = 2048
 
 def keyed_state(
     spec: StateSpec,
-    engine: Engine,
-    rows: Any,
+    rows: Rows,
     *,
     ttl: TimeToLive | None,
-    row_count: int | None,
     parallelism: int,
     stored: StoredFacts,
     so_far: Sequence[KeyedEntry],
@@ -77,10 +76,8 @@ def keyed_state(
 
     Args:
         spec: the completed specification.
-        engine: the engine of the rows.
         rows: the rows, which have the state's columns.
         ttl: the state's TTL.
-        row_count: the number of rows; None if it is unknown.
         parallelism: the parallelism of the operator.
         stored: the facts about the stored state.
         so_far: the keyed states of the new checkpoint.
@@ -90,10 +87,10 @@ def keyed_state(
             state that cannot be written, or that conflicts with the stored one.
     """
     old, (key, namespace, entry) = stored.state, spec.columns
-    scheme, columns = _hash_scheme(spec, old), _state_columns(spec, engine.schema_of(rows), old)
-    key_types = _key_types(spec, engine, rows, scheme, old)
+    scheme, columns = _hash_scheme(spec, old), _state_columns(spec, rows.schema, old)
+    key_types = _key_types(spec, rows, scheme, old)
     max_parallelism = _max_parallelism(spec, parallelism, stored, so_far)
-    layout = _layout(spec, row_count, max_parallelism, stored)
+    layout = _layout(spec, rows.count, max_parallelism, stored)
     _refuse_unreadable(columns, str(spec))
     if old is not None:
         return replace(
@@ -124,8 +121,7 @@ def keyed_state(
 
 def refuse_other_form(
     spec: StateSpec,
-    engine: Engine,
-    rows: Any,
+    rows: Rows,
     base: KeyedState,
     *,
     parallelism: int,
@@ -138,8 +134,8 @@ def refuse_other_form(
     changes build on.
     """
     old = stored.state or base
-    scheme, columns = _hash_scheme(spec, old), _state_columns(spec, engine.schema_of(rows), old)
-    key_types = _key_types(spec, engine, rows, scheme, old)
+    scheme, columns = _hash_scheme(spec, old), _state_columns(spec, rows.schema, old)
+    key_types = _key_types(spec, rows, scheme, old)
     max_parallelism = _max_parallelism(spec, parallelism, stored, so_far)
     columns = _evolved_columns(spec, columns, key_types, scheme, old)
     if not same_columns(columns, base.schema):
@@ -184,7 +180,7 @@ def _state_columns(spec: StateSpec, schema: Schema, stored: KeyedState | None) -
 
 
 def _key_types(
-    spec: StateSpec, engine: Engine, rows: Any, scheme: str, stored: KeyedState | None
+    spec: StateSpec, rows: Rows, scheme: str, stored: KeyedState | None
 ) -> tuple[str, ...]:
     """Return the type that each key column is hashed as.
 
@@ -198,8 +194,8 @@ def _key_types(
             for requested, stored_type in zip(requested_types, stored.key_types, strict=True)
         ]
         with suppress(UnsupportedTypeError):  # the columns have changed, which is reported below
-            return engine.key_types(rows, key, scheme, kept)
-    return engine.key_types(rows, key, scheme, requested_types)
+            return rows.key_types(key, scheme, kept)
+    return rows.key_types(key, scheme, requested_types)
 
 
 def _requested_types(spec: StateSpec) -> list[str | None]:

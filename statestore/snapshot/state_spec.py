@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
-from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.errors import InvalidArgumentError, ParallelismError, SchemaMismatchError
 from statestore.format.state import KeyedState, Layout, StateKind, TimeDomain
 from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.stored_operators import Operators
 
-__all__ = ["Changes", "Columns", "KeyTypes", "StateOptions", "StateSpec"]
+__all__ = ["OFF", "Changes", "Columns", "KeyTypes", "StateOptions", "StateSpec"]
 
 Columns = str | Sequence[str]
+
+OFF = "off"
+"""What turns the time to live of a stored state off; its column is an ordinary one from then on."""
 
 KeyTypes = str | Mapping[str, str | None] | Sequence[str | None] | None
 """What key columns are hashed as: one name, by column, or in the key's order; None: as they are."""
@@ -161,6 +164,40 @@ class StateSpec:
             max_parallelism=self._wanted_max_parallelism(operators),
         )
 
+    def kept_ttl(self, stored: KeyedState | None) -> TimeToLive | None:
+        """Return the state's TTL: the requested one, or the stored one under its column's new name.
+
+        Flink calls turning it on or off a migration; here it is a full snapshot. Raises
+        InvalidArgumentError for a value that is neither a TimeToLive nor "off".
+        """
+        requested, kept = self.ttl, None if stored is None else stored.ttl
+        if isinstance(requested, TimeToLive):
+            return requested
+        if requested == OFF:
+            return None
+        if requested is not None:
+            raise InvalidArgumentError(
+                f"invalid ttl={requested!r}: pass ttl=TimeToLive('36h', column), or ttl={OFF!r} "
+                "to end the TTL"
+            )
+        if kept is None or kept.column not in self.renamed:
+            return kept
+        return replace(kept, column=self.renamed[kept.column])
+
+    def changed_ttl(self, base: KeyedState) -> TimeToLive | None:
+        """Return the TTL of a state with changes: its base's, or another one on the same column.
+
+        Raises SchemaMismatchError for another column, or if only one of the two has a TTL.
+        """
+        ttl = replace(self, renamed={}).kept_ttl(base)
+        if (ttl and ttl.column) == (base.ttl and base.ttl.column):
+            return ttl
+        raise SchemaMismatchError(
+            f"{base} has {_ttl_text(base.ttl)} in the checkpoint that its changes are based on, "
+            f"but {_ttl_text(ttl)} is requested; take a full snapshot to enable or disable the "
+            "TTL, or to use another column"
+        )
+
     def _with_stored(self, stored: KeyedState | None) -> StateSpec:
         if stored is None:
             raise InvalidArgumentError(
@@ -188,3 +225,7 @@ class StateSpec:
                 f"its chain, but {wanted} is requested; set only one of them"
             )
         return of_graph if wanted is None else wanted
+
+
+def _ttl_text(ttl: TimeToLive | None) -> str:
+    return "no TTL" if ttl is None else f"a TTL on {ttl.column!r}"

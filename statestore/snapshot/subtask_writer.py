@@ -15,14 +15,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from statestore.arguments import checked_methods
-from statestore.engines.arrow_engine import write_subtask
-from statestore.errors import InvalidArgumentError
+from statestore.engines.given_rows import read_rows
+from statestore.engines.rows import ArrowRows, write_own_rows
+from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import partition_file, ranged_file
+from statestore.format.schema import same_columns
 from statestore.format.state import Layout
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.parquet.keyed_writer import KeyedTarget
+from statestore.rows.untyped_rows import UntypedRows
 from statestore.snapshot.acknowledgement import Acknowledgement, AttemptId
 from statestore.storage import Storage
 
@@ -102,9 +106,29 @@ class SubtaskWriter:
         """
         target, entry = self.state.target, self.state.entry
         if target is not None:
-            handles = write_subtask(rows, self.subtask, self.state.assignment, target)
-            entry = replace(entry, handles=handles)
+            entry = replace(entry, handles=self._write(rows, target))
         return Acknowledgement(self.state.attempt, self.subtask, entry)
+
+    def _write(self, given: Any, target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
+        state = target.state
+        rows = read_rows(given, str(state), target.options.stream_bytes)
+        if isinstance(rows, UntypedRows):
+            rows = ArrowRows.of(rows.exact(state))
+        if not isinstance(rows, ArrowRows):
+            raise InvalidArgumentError(
+                f"the rows of subtask {self.subtask} of {state} must be in its process, not in "
+                f"{type(given).__name__}; pass toArrow()"
+            )
+        schema = rows.schema
+        if sorted(schema.names) != sorted(state.schema.names) or not same_columns(
+            schema.select(state.schema.names), state.schema
+        ):
+            raise SchemaMismatchError(
+                f"{state} is declared with the columns ({state.schema}), but subtask "
+                f"{self.subtask} writes ({schema}); give the rows of every subtask the declared "
+                "columns"
+            )
+        return write_own_rows(rows, self.subtask, self.state.assignment, target)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
 
 from statestore.arguments import checked_methods
-from statestore.engines.arrow_engine import is_schema
+from statestore.engines.given_rows import is_schema
 from statestore.errors import InvalidArgumentError
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer

@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from statestore.engines.arrow_engine import ArrowEngine
+from statestore.engines.rows import ArrowRows, Rows
 from statestore.errors import (
     InvalidArgumentError,
     SchemaMismatchError,
@@ -67,7 +67,7 @@ from statestore.spark.hashing import check_spark_key, column_of, key_group_colum
 from statestore.spark.workers import warm_up_worker
 
 __all__ = [
-    "SparkEngine",
+    "SparkRows",
     "change_frame",
     "collect",
     "frame_of",
@@ -145,39 +145,44 @@ _ONE_OUTCOME = pa.schema(
 _OUTCOME = schema_of_arrow(_ONE_OUTCOME)
 
 
-class SparkEngine:
-    """Writes the rows of a Spark DataFrame in its tasks."""
+@dataclass(frozen=True, eq=False)
+class SparkRows(Rows):
+    """The rows of a Spark DataFrame, which its tasks write."""
+
+    frame: DataFrame
 
     syncs_later = False
 
-    def schema_of(self, rows: DataFrame) -> Schema:
-        """Return a DataFrame's stored columns; UnsupportedTypeError for types that Delta lacks."""
-        return without_groups(schema_from_json(rows.schema.jsonValue()))
+    @property
+    def schema(self) -> Schema:
+        """The DataFrame's stored columns; UnsupportedTypeError for types that Delta lacks."""
+        return without_groups(schema_from_json(self.frame.schema.jsonValue()))
+
+    @property
+    def count(self) -> int | None:
+        """The number of cached rows, or None: a count would run the query twice."""
+        return cached_row_count(self.frame)
 
     def key_types(
-        self, rows: DataFrame, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
+        self, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
     ) -> tuple[str, ...]:
         """Return the type that each key column is hashed as, by default (None) its own type.
 
         Raises UnsupportedTypeError, which names the column, when it cannot be hashed as that type.
         """
-        names: tuple[str, ...] = check_spark_key(rows.schema, key, hash_scheme, wanted)
+        names: tuple[str, ...] = check_spark_key(self.frame.schema, key, hash_scheme, wanted)
         return names
 
-    def rows_known(self, rows: DataFrame) -> int | None:
-        """Return the number of cached rows, or None: a count would run the query twice."""
-        return cached_row_count(rows)
-
-    def on_driver(self, rows: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table | None:
+    def collect(self, names: Sequence[str], most_bytes: int) -> ArrowRows | None:
         """Return some columns in this process; None when a Spark partition has more bytes.
 
         It costs one job, which ends early if there are many rows; its Python workers end with it.
         If Spark's cache shows that there are many rows, it returns None without a job.
         """
-        columns = _with_columns(rows, names)
+        columns = _with_columns(self.frame, names)
         cached = collect_if_small(columns, most_bytes)
         if cached is not None or is_known_large(columns, most_bytes):
-            return cached
+            return None if cached is None else ArrowRows.of(cached)
 
         def few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             warm_up_worker()
@@ -200,14 +205,16 @@ class SparkEngine:
             return None
         tables = [pa.ipc.open_stream(pa.py_buffer(part)).read_all() for part in parts]
         empty = arrow_schema_of(columns.schema).empty_table()
-        return pa.concat_tables([table.cast(empty.schema) for table in tables]) if tables else empty
+        return ArrowRows.of(
+            pa.concat_tables([table.cast(empty.schema) for table in tables]) if tables else empty
+        )
 
-    def refuse_narrowing(self, rows: DataFrame, names: Sequence[str], state: KeyedState) -> None:
+    def refuse_narrowing(self, names: Sequence[str], state: KeyedState) -> None:
         """Refuse columns whose types have values that the state's types cannot represent.
 
         Spark's cast would change such values. Raises SchemaMismatchError with both types.
         """
-        schema = self.schema_of(rows)
+        schema = self.schema
         for name in names:
             own_type, stored_type = schema.type_of(name), state.schema.type_of(name)
             if not fits_by_type(own_type, stored_type):
@@ -218,19 +225,17 @@ class SparkEngine:
                     "DataFrame first"
                 )
 
-    def ungrouped(self, rows: DataFrame) -> DataFrame:
+    def ungrouped(self) -> SparkRows:
         """Return the rows without the column ``key_group``."""
-        return rows.drop(KEY_GROUP)
+        return SparkRows(self.frame.drop(KEY_GROUP))
 
-    def with_time(self, rows: DataFrame, column: str, time_type: str, now_ms: int) -> DataFrame:
+    def with_time(self, column: str, time_type: str, now_ms: int) -> SparkRows:
         """Return the rows with a ``long`` or ``timestamp`` column added that holds one time."""
         time = F.lit(now_ms).cast("long")
         times = time if time_type == "long" else F.timestamp_millis(time)
-        return rows.select("*", times.alias(column))
+        return SparkRows(self.frame.select("*", times.alias(column)))
 
-    def write_keyed(
-        self, rows: DataFrame, owners: Assignment, target: KeyedTarget
-    ) -> tuple[KeyedStateHandle, ...]:
+    def write(self, owners: Assignment, target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
         """Write a keyed state with a task for each subtask; return its handles in key-group order.
 
         Raises NullKeyError with the number of rows, DuplicateKeyError, or StorageError; the files
@@ -239,12 +244,12 @@ class SparkEngine:
         names = target.state.schema.names
         # If there are many files, the tasks send them to the store in parallel.
         if target.state.layout is Layout.RANGED and not target.co_located:
-            few = collect_if_small(_with_columns(rows, names), target.options.driver_bytes)
+            few = collect_if_small(_with_columns(self.frame, names), target.options.driver_bytes)
             if few is not None:
-                return ArrowEngine().write_keyed(few, owners, target)
+                return ArrowRows.of(few).write(owners, target)
         if target.co_located:
             task = _write(target, owners, is_sorted=False)
-            placed = _with_columns(rows, names)
+            placed = _with_columns(self.frame, names)
             outcome = _TaskResults.collect(map_in_arrow(placed, task, _OUTCOME), target.state)
             disorder = next(
                 (error for error in outcome.errors if isinstance(error, _OutOfOrderError)), None
@@ -260,23 +265,25 @@ class SparkEngine:
                     ),
                     note,
                 )
-        ordered = _sort_by_key_group(rows, target.state, None if target.co_located else owners)
+        ordered = _sort_by_key_group(
+            self.frame, target.state, None if target.co_located else owners
+        )
         task = _write(target, owners, is_sorted=True)
         return _handles(
             _TaskResults.collect(map_in_arrow(ordered, task, _OUTCOME), target.state), target
         )
 
     def write_against(
-        self, rows: DataFrame, owners: Assignment, against: BaseComparison, target: KeyedTarget
+        self, owners: Assignment, against: BaseComparison, target: KeyedTarget
     ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
-        """Compare ``rows`` with the stored rows, and write the changes with a task per subtask.
+        """Compare the rows with the stored rows, and write the changes with a task per subtask.
 
-        Return the handles of the written files, and the number and digest of ``rows``. Each task
+        Return the handles of the written files, and the number and digest of the rows. Each task
         processes all key groups of its subtask, including key groups that no longer have rows.
-        Raises the errors of :meth:`write_keyed`, and MissingFileError or DamagedFileError.
+        Raises the errors of :meth:`write`, and MissingFileError or DamagedFileError.
         """
         state = against.state
-        ordered = _sort_by_key_group(rows, state, owners)
+        ordered = _sort_by_key_group(self.frame, state, owners)
         task = _write_against(against, target, owners)
         outcome = _TaskResults.collect(map_in_arrow(ordered, task, _OUTCOME), state)
         unseen = [
@@ -284,7 +291,7 @@ class SparkEngine:
         ]
         if unseen and not outcome.errors:
             # Spark starts no tasks for a DataFrame that it knows to be empty.
-            nothing = rows.sparkSession.range(0, len(unseen), numPartitions=len(unseen))
+            nothing = self.frame.sparkSession.range(0, len(unseen), numPartitions=len(unseen))
             task = _write_against(against, target, owners, unseen)
             try:
                 rest = _TaskResults.collect(map_in_arrow(nothing, task, _OUTCOME), state)
@@ -316,22 +323,23 @@ def _with_columns(df: DataFrame, names: Iterable[str]) -> DataFrame:
 
 
 def change_frame(
-    inputs: Sequence[tuple[Any, Deletion | None]], state: KeyedState, changes: KeyedState
-) -> DataFrame:
-    """Return rows, DataFrames and Arrow tables, as changes of a state.
+    inputs: Sequence[tuple[SparkRows | ArrowRows, Deletion | None]],
+    state: KeyedState,
+    changes: KeyedState,
+) -> SparkRows:
+    """Return rows, some of which are in Spark, as changes of a state.
 
     Rows with a deletion become deletes; the others become upserts.
     """
-    frames = [rows for rows, _ in inputs if isinstance(rows, DataFrame)]
-    spark = frames[0].sparkSession
+    spark = next(rows.frame.sparkSession for rows, _ in inputs if isinstance(rows, SparkRows))
+    frames = [
+        (rows.frame if isinstance(rows, SparkRows) else frame_of(spark, rows.read_all()), deletion)
+        for rows, deletion in inputs
+    ]
     types = StructType.fromJson(changes.schema.to_json())
     parts = []
-    has_groups = any(
-        KEY_GROUP in (rows.columns if isinstance(rows, DataFrame) else rows.column_names)
-        for rows, _ in inputs
-    )
-    for rows, deletion in inputs:
-        frame = rows if isinstance(rows, DataFrame) else frame_of(spark, rows)
+    has_groups = any(KEY_GROUP in frame.columns for frame, _ in frames)
+    for frame, deletion in frames:
         names = named_columns(deletion, state)
         own = column_of(KEY_GROUP) if KEY_GROUP in frame.columns else F.lit(None)
         columns = [own.cast("long").alias(KEY_GROUP)] if has_groups else []
@@ -342,7 +350,7 @@ def change_frame(
                 column = column_of(field.name) if field.name in names else F.lit(None)
             columns.append(column.cast(field.dataType).alias(field.name))
         parts.append(frame.select(*columns))
-    return reduce(DataFrame.unionAll, parts)
+    return SparkRows(reduce(DataFrame.unionAll, parts))
 
 
 def frame_of(spark: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:

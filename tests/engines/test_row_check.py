@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.engines.row_check import CheckedRows, check_rows
+from statestore.engines.rows import ArrowRows
 from statestore.errors import InvalidArgumentError
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, Layout, StateKind
 from statestore.parquet.writer import ParquetOptions
-from statestore.rows.input_rows import StreamedRows
 
 SMALL = ParquetOptions(memory_bytes=2**16)
 
@@ -54,7 +54,7 @@ def test_null_keys_and_duplicates_are_counted(
 ) -> None:
     whole = table(rows)
     tables = iter([pa.Table.from_batches([batch]) for batch in whole.to_batches(size)])
-    given_rows = StreamedRows(whole.schema, tables) if is_stream else whole
+    given_rows = ArrowRows(whole.schema, tables) if is_stream else ArrowRows.of(whole)
     checked = check_rows(given_rows, keyed_state(), SMALL)
     with_keys = Counter(row for row in rows if row[0] is not None)
     repeated = {row for row, count in with_keys.items() if count > 1}
@@ -73,12 +73,14 @@ def test_null_keys_and_duplicates_are_counted(
 def test_duplicates_far_apart_are_found_on_disk() -> None:
     """The rows do not fit in memory, and equal ones are in different runs of the sort."""
     rows = [(f"{number:060}", 0) for number in range(3000)]
-    checked = check_rows(table([*rows, *rows[:7]]), keyed_state(), SMALL)
+    checked = check_rows(ArrowRows.of(table([*rows, *rows[:7]])), keyed_state(), SMALL)
     assert (checked.rows, checked.null_keys, checked.duplicates) == (3007, 0, 7)
 
 
 def test_in_flink_sql_a_null_is_a_key() -> None:
-    checked = check_rows(table([(None, 0), (None, 0)]), keyed_state("flink-sql"), SMALL)
+    checked = check_rows(
+        ArrowRows.of(table([(None, 0), (None, 0)])), keyed_state("flink-sql"), SMALL
+    )
     expected = CheckedRows(
         rows=2,
         null_keys=0,
@@ -92,4 +94,4 @@ def test_in_flink_sql_a_null_is_a_key() -> None:
 def test_a_value_that_does_not_fit_is_named() -> None:
     rows = pa.table({"k": ["a", "b"], "w": [1.0, 2.5], "v": [1, 2]})
     with pytest.raises(InvalidArgumentError, match=r"2\.5 in the column 'w'"):
-        check_rows(rows, keyed_state(), SMALL)
+        check_rows(ArrowRows.of(rows), keyed_state(), SMALL)

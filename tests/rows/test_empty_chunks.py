@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore.engines.arrow_engine import as_table
+from statestore.engines.given_rows import as_table
 from statestore.format.digest import combine
 from statestore.keys.arrow import key_groups
 from statestore.rows.digests import hash_array, rows_digest

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore import StateStore, key_groups
+from statestore.engines.given_rows import read_rows
+from statestore.engines.rows import ArrowRows
 from statestore.errors import InvalidArgumentError
-from statestore.rows.input_rows import StreamedRows, streamed
 from statestore.rows.valid_values import refuse_invalid_values
 from tests.support.examples import examples
 
@@ -122,8 +123,9 @@ def test_it_is_refused_from_every_source(
 def test_a_later_batch_of_a_stream_is_refused_with_its_row() -> None:
     fine = pa.record_batch({"k": ["a", "b"], "v": DIGITS.take(pa.array([0, 0]))})
     wrong = pa.record_batch({"k": ["c", "d"], "v": DIGITS})
-    rows = streamed(iter([fine, fine, wrong]), "rows", most_bytes=fine.nbytes)
-    assert isinstance(rows, StreamedRows)
+    rows = read_rows(iter([fine, fine, wrong]), "rows", most_bytes=fine.nbytes)
+    assert isinstance(rows, ArrowRows)
+    assert rows.table is None
     with pytest.raises(InvalidArgumentError, match=r"row 5 of .*1000001.50"):
         rows.read_all()
 

@@ -161,9 +161,9 @@ def test_many_cached_rows_are_not_read(frame: DataFrame, monkeypatch: pytest.Mon
 
     frame.count()
     monkeypatch.setattr(write, "map_in_arrow", refuse)
-    assert write.SparkEngine().on_driver(frame, ["id", "text"], 1) is None
+    assert write.SparkRows(frame).collect(["id", "text"], 1) is None
     with pytest.raises(AssertionError, match="a Python worker was started"):
-        write.SparkEngine().on_driver(frame.where("id < 50"), ["id", "text"], 1)
+        write.SparkRows(frame.where("id < 50")).collect(["id", "text"], 1)
 
 
 PLAIN = "id long, `a text` string, raw binary, at timestamp, `b``c` double"

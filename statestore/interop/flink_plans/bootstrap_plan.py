@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.arguments import checked
-from statestore.engines.choice import engine_of, reread
+from statestore.engines.given_rows import read_rows, typed_rows
+from statestore.engines.rows import ArrowRows
 from statestore.errors import (
     CheckpointNotFoundError,
     IncompatibleStateError,
@@ -38,7 +39,6 @@ from statestore.interop.flink_plans.table_rows import (
     stored_schema,
 )
 from statestore.restore.restored import RestoredCheckpoint
-from statestore.rows.input_rows import StreamedRows
 from statestore.snapshot.bootstrap import BootstrappedState
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
@@ -95,9 +95,9 @@ def bootstrap_flink_state(
         StateStoreError: as ``StateStore.bootstrap``.
     """
     layout = plan.find_state(operator, state)
-    rows = reread(rows, str(layout), store.parts.parquet.stream_bytes)
-    known = rows if isinstance(rows, pa.Schema) else _arrow_rows(rows, layout)
-    schema = known if isinstance(known, pa.Schema) else known.schema
+    most = store.parts.parquet.stream_bytes
+    known = rows if isinstance(rows, pa.Schema) else _arrow_rows(rows, layout, most)
+    schema = known if isinstance(known, pa.Schema) else known.columns
     refuse_other_columns(schema, layout, table)
     newest = _newest_checkpoint(store)
     if newest is not None:
@@ -131,21 +131,19 @@ def bootstrap_flink_state(
     )
 
 
-def _convert(
-    rows: pa.Schema | pa.Table | StreamedRows, layout: PlanState, table: str
-) -> pa.Schema | pa.Table | StreamedRows:
+def _convert(rows: pa.Schema | ArrowRows, layout: PlanState, table: str) -> pa.Schema | ArrowRows:
     """Return the rows of the table as rows of the state; a stream is converted when it is read."""
     if isinstance(rows, pa.Schema):
         return stored_schema(rows, layout)
-    read_rows = 0
+    rows_so_far = 0
 
     def convert(part: pa.Table) -> pa.Table:
-        nonlocal read_rows
-        converted = convert_rows(part, layout, table, read_rows)
-        read_rows += len(part)
+        nonlocal rows_so_far
+        converted = convert_rows(part, layout, table, rows_so_far)
+        rows_so_far += len(part)
         return converted
 
-    return convert(rows) if isinstance(rows, pa.Table) else rows.map(convert)
+    return rows.map(convert)
 
 
 def _refuse_changed_file(plan: FlinkPlan) -> None:
@@ -225,12 +223,12 @@ def _key_types(state: PlanState) -> tuple[str, ...]:
     return tuple(field.type.text.removesuffix(" NOT NULL") for field in state.key.fields)
 
 
-def _arrow_rows(rows: Any, state: PlanState) -> pa.Table | StreamedRows:
-    """Return rows as a table or a stream; InvalidArgumentError for a DataFrame of Spark."""
-    _, known = engine_of(rows, str(state))
-    if not isinstance(known, pa.Table | StreamedRows):
+def _arrow_rows(given: Any, state: PlanState, most_bytes: int) -> ArrowRows:
+    """Return rows of this process; InvalidArgumentError for a DataFrame of Spark."""
+    rows = typed_rows(read_rows(given, str(state), most_bytes))
+    if not isinstance(rows, ArrowRows):
         raise InvalidArgumentError(
             f"the rows of {state} cannot be a DataFrame of Spark: write them as Parquet, or pass "
             "toArrow()"
         )
-    return known
+    return rows

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.durations import Duration, milliseconds_of
-from statestore.engines.grouped_engine import GroupedRows, RowRange
+from statestore.engines.grouped_rows import GroupedRows, RowRange
 from statestore.errors import (
     CheckpointNotFoundError,
     DamagedFileError,

@@ -14,7 +14,7 @@ import pytest
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.schema import Schema
 from statestore.rows.column_types import schema_of_arrow
-from statestore.rows.rows_like_stored import frame_like, table_like
+from statestore.rows.untyped_rows import frame_like, table_like
 
 STORED = pa.schema(
     [

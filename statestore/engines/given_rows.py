@@ -1,47 +1,111 @@
-"""Prepares rows from callers so that they can be read again.
+"""The door for rows from callers: whatever is passed becomes rows that a writer can use.
 
 A stream can be read only once: an Arrow reader, or a generator of batches or dictionaries. If its
 columns were inspected first, its rows would be silently lost for the writer. A stream that fits in
-memory becomes a table. A longer one stays a stream, :class:`StreamedRows`, which is written while
-it is read.
+memory becomes a table. A longer one stays a stream, which is written while it is read.
+
+Dictionaries and pandas DataFrames stay as they are, because their types depend on the stored ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 from weakref import WeakSet
 
 import pyarrow as pa
 
+from statestore.engines.choice import is_spark, spark_module
+from statestore.engines.rows import ArrowRows, Rows
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.rows.fitting_tables import fit_or_stream
-from statestore.rows.pandas_rows import is_pandas, table_of_pandas
+from statestore.rows.pandas_rows import is_pandas
+from statestore.rows.python_values import ROWS, is_dicts, refuse_repeated_names, row_place
+from statestore.rows.untyped_rows import UntypedRows
 from statestore.rows.valid_values import refuse_invalid_values
 
 __all__ = [
-    "StreamedRows",
-    "is_dicts",
-    "is_lazy",
-    "read_stream",
+    "as_table",
+    "is_frame",
+    "is_schema",
+    "read_rows",
     "rereadable",
-    "streamed",
-    "without_empty_chunks",
+    "rows_on_driver",
+    "typed_rows",
 ]
-
 
 _read: WeakSet[Any] = WeakSet()
 """Streams that were already read: if passed again, they would look like no rows at all."""
+
+
+def read_rows(given: Any, subject: str = ROWS, most_bytes: int | None = None) -> Rows | UntypedRows:
+    """Return rows from a caller. Rows that were already read are returned unchanged.
+
+    Args:
+        given: a Spark DataFrame, an Arrow table, a list of dictionaries, or any frame with the
+            Arrow interface, such as results of pandas, Polars and DuckDB. A schema is a table
+            without rows. An iterator is read to its end.
+        subject: the name of the rows in messages.
+        most_bytes: a longer Arrow stream stays a stream. By default it becomes a table.
+
+    Raises:
+        InvalidArgumentError: for anything else, a stream that was already read or that fails, two
+            columns with one name, and values that their type does not have.
+        SchemaMismatchError: for batches with different columns.
+    """
+    if isinstance(given, Rows | UntypedRows):
+        return given
+    if is_spark(given):
+        rows: Rows = spark_module("state_writer").SparkRows(given)
+        return rows
+    if most_bytes is not None:
+        given = _streamed(given, subject, most_bytes)
+        if isinstance(given, ArrowRows):
+            return given
+    given = rereadable(given)
+    if is_dicts(given) or is_pandas(given):
+        return UntypedRows(given, subject)
+    return ArrowRows.of(_read_table(given, subject))
+
+
+def typed_rows(rows: Rows | UntypedRows) -> Rows:
+    """Return rows, which get the types of their values if they have none of their own."""
+    return ArrowRows.of(rows.guessed()) if isinstance(rows, UntypedRows) else rows
+
+
+def as_table(given: Any, subject: str = ROWS) -> pa.Table:
+    """Return rows as an Arrow table in this process; see :func:`read_rows`."""
+    given = rereadable(given)
+    if is_dicts(given) or is_pandas(given):
+        return UntypedRows(given, subject).guessed()
+    return _read_table(given, subject)
+
+
+def is_frame(rows: Any) -> bool:
+    """Return whether the value is a table of rows, and not a list of lists of elements."""
+    return is_spark(rows) or _is_lazy(rows) or hasattr(rows, "__arrow_c_stream__")
+
+
+def is_schema(rows: Any) -> bool:
+    """Return whether the value is an Arrow schema, which declares rows that others provide."""
+    return isinstance(rows, pa.Schema)
+
+
+def rows_on_driver(rows: Any, subject: str = ROWS) -> pa.Table:
+    """Collect few rows as an Arrow table in this process, wherever they are."""
+    if is_spark(rows):
+        table: pa.Table = spark_module("state_writer").collect(rows)
+        return table
+    return as_table(rows, subject)
 
 
 def rereadable(rows: Any) -> Any:
     """Return rows unchanged if they can be read again; otherwise as a list or an Arrow table.
 
     An iterator becomes a list, record batches become a table, and a lazy Polars DataFrame is
-    computed. :func:`read_stream` handles rows with the Arrow interface. Raises InvalidArgumentError
+    computed. Rows with the Arrow interface are returned unchanged. Raises InvalidArgumentError
     for an iterator that was already read.
     """
     if isinstance(rows, Iterator) and not hasattr(rows, "__arrow_c_stream__"):
@@ -51,31 +115,43 @@ def rereadable(rows: Any) -> Any:
         rows = list(rows)
     if isinstance(rows, list) and rows and all(isinstance(row, pa.RecordBatch) for row in rows):
         return _concat_batches(rows)
-    return rows.collect() if is_lazy(rows) else rows
+    return rows.collect() if _is_lazy(rows) else rows
 
 
-@dataclass(frozen=True, eq=False)
-class StreamedRows:
-    """Rows that do not fit in memory and can be read once, as tables of one schema."""
-
-    schema: pa.Schema
-    tables: Iterator[pa.Table]
-
-    def select(self, names: Sequence[str]) -> StreamedRows:
-        """Return some columns of the rows."""
-        return self.map(lambda table: table.select(names))
-
-    def map(self, change: Callable[[pa.Table], pa.Table]) -> StreamedRows:
-        """Return the rows with a function applied to each table, including empty ones."""
-        return StreamedRows(change(self.schema.empty_table()).schema, map(change, self.tables))
-
-    def read_all(self) -> pa.Table:
-        """Return all rows in memory."""
-        return pa.concat_tables([self.schema.empty_table(), *self.tables])
+def _read_table(rows: Any, subject: str) -> pa.Table:
+    """Return a schema, a table or rows with the Arrow interface as a checked table."""
+    if is_schema(rows):
+        rows = rows.empty_table()
+    elif not isinstance(rows, pa.Table):
+        if not hasattr(rows, "__arrow_c_stream__"):
+            raise InvalidArgumentError(_wrong_rows(rows, subject))
+        if isinstance(rows, Iterator):
+            _claim_stream(rows)
+        with _report_conversion_errors(rows, subject):
+            rows = pa.table(rows)
+    refuse_repeated_names(rows.schema.names, subject)
+    refuse_invalid_values(rows, subject)  # before anything is computed, which could crash
+    return _without_empty_chunks(rows)
 
 
-def streamed(rows: Any, subject: str, most_bytes: int) -> Any:
-    """Return a stream as a table if it has at most ``most_bytes``, or as StreamedRows.
+def _wrong_rows(rows: Any, subject: str) -> str:
+    """Return why rows have no supported form; for a list, name the first wrong row."""
+    forms = (
+        "rows must be a Spark DataFrame, an Arrow table, a pandas, Polars or DuckDB frame, or a "
+        "list of dictionaries"
+    )
+    if not isinstance(rows, list):
+        return f"{forms}, not {type(rows).__name__} ({subject})"
+    batches = isinstance(rows[0], pa.RecordBatch)
+    expected, form = (pa.RecordBatch, "a record batch") if batches else (Mapping, "a dictionary")
+    index, row = next(
+        (index, row) for index, row in enumerate(rows) if not isinstance(row, expected)
+    )
+    return f"{row_place(index)} of {subject} is of type {type(row).__name__}, not {form}: {forms}"
+
+
+def _streamed(rows: Any, subject: str, most_bytes: int) -> Any:
+    """Return a stream as ArrowRows, which are a table if it has at most ``most_bytes``.
 
     An iterator of anything but record batches becomes a list. Other rows are returned unchanged.
 
@@ -83,7 +159,7 @@ def streamed(rows: Any, subject: str, most_bytes: int) -> Any:
     SchemaMismatchError for batches with different columns. An error of the caller's own iterator is
     raised unchanged.
     """
-    if isinstance(rows, pa.Table) or is_pandas(rows) or is_lazy(rows):
+    if isinstance(rows, pa.Table) or is_pandas(rows) or _is_lazy(rows):
         return rows
     if hasattr(rows, "__arrow_c_stream__"):
         if isinstance(rows, Iterator):
@@ -99,10 +175,12 @@ def streamed(rows: Any, subject: str, most_bytes: int) -> Any:
         schema, tables = first.schema, _tables_alike(chain([first], rows))
     else:
         return rows
+    refuse_repeated_names(schema.names, subject)
     fitting = fit_or_stream(_valid_tables(tables, subject), most_bytes)
     if not isinstance(fitting, list):
-        return StreamedRows(schema, fitting)
-    return pa.concat_tables(fitting) if fitting else schema.empty_table()
+        return ArrowRows(schema, fitting)
+    table = pa.concat_tables(fitting) if fitting else schema.empty_table()
+    return ArrowRows.of(_without_empty_chunks(table))
 
 
 def _valid_tables(tables: Iterable[pa.Table], subject: str) -> Iterator[pa.Table]:
@@ -151,26 +229,13 @@ def _report_conversion_errors(rows: Any, subject: str) -> Iterator[None]:
         ) from error
 
 
-def is_lazy(rows: Any) -> bool:
+def _is_lazy(rows: Any) -> bool:
     """Return whether the value is a lazy Polars DataFrame, which must be computed first."""
     rows_type = type(rows)
     return rows_type.__module__.startswith("polars.") and rows_type.__name__ == "LazyFrame"
 
 
-def read_stream(rows: Any, subject: str) -> pa.Table:
-    """Return rows with the Arrow interface as a table; for pandas, see :func:`table_of_pandas`.
-
-    Raises InvalidArgumentError for a stream that was already read, or that fails.
-    """
-    if isinstance(rows, Iterator):
-        _claim_stream(rows)
-    if is_pandas(rows):
-        return table_of_pandas(rows, subject)
-    with _report_conversion_errors(rows, subject):
-        return pa.table(rows)
-
-
-def without_empty_chunks(rows: pa.Table) -> pa.Table:
+def _without_empty_chunks(rows: pa.Table) -> pa.Table:
     """Return rows without empty chunks.
 
     Arrow cannot concatenate the empty batches of a sliced stream, since they begin after the end of
@@ -183,11 +248,6 @@ def without_empty_chunks(rows: pa.Table) -> pa.Table:
         for column in rows.columns
     ]
     return pa.table(columns, schema=rows.schema)
-
-
-def is_dicts(rows: Any) -> bool:
-    """Return whether rows are a list of dictionaries."""
-    return isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)
 
 
 def _claim_stream(stream: Any) -> None:

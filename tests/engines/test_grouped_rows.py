@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statestore.engines.grouped_engine import GroupedEngine, GroupedRows, RowRange
+from statestore.engines.grouped_rows import GroupedRows, RowRange
 from statestore.errors import DamagedFileError, StateStoreError, UnsupportedTypeError
 from statestore.format.digest import combine
 from statestore.format.handles import KeyedStateHandle
@@ -83,7 +83,7 @@ def written(
     share = KeyGroupAssignment(max_parallelism=most, parallelism=min(threads, most))
     ranges = (share.range_of(number) for number in range(share.parallelism))
     rows = GroupedRows(SCHEMA, tuple(RowRange(own, groups(own)) for own in ranges))
-    return GroupedEngine().write_keyed(rows, owners, target)
+    return rows.write(owners, target)
 
 
 @pytest.mark.parametrize("layout", [Layout.PARTITIONED, Layout.RANGED])
@@ -208,7 +208,5 @@ def test_rows_of_another_range_are_refused(storage: LocalStorage) -> None:
     halves = KeyGroupRange(0, MOST // 2 - 1), KeyGroupRange(MOST // 2, MOST - 1)
     rows = GroupedRows(SCHEMA, tuple(RowRange(half, iter([(group, table)])) for half in halves))
     with pytest.raises(DamagedFileError, match="follow rows of key group"):
-        GroupedEngine().write_keyed(
-            rows, KeyGroupAssignment(max_parallelism=MOST, parallelism=1), target_of(storage)
-        )
+        rows.write(KeyGroupAssignment(max_parallelism=MOST, parallelism=1), target_of(storage))
     assert storage.listed("t") == ()
