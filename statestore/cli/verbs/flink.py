@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,7 +35,6 @@ __all__ = [
     "show_state",
 ]
 
-_RECIPE = re.compile(r"(.+?)=((?:java:|scala$).*)", re.DOTALL)
 _KAFKA_OFFSETS = {-1: "latest", -2: "earliest", -3: "as committed to Kafka"}
 """What a source of Kafka has of a partition that it has not read from yet."""
 
@@ -111,11 +109,11 @@ hash_recipes = click.option(
     "--key-hash",
     "recipes",
     multiple=True,
-    metavar="OPERATOR=java:EXPRESSION",
+    metavar="OPERATOR=RECIPE",
     help=(
-        "The hashCode() of the class of an operator's keys, such as by_id=java:31*a.hashCode()+b. "
-        "It must give the stored key group of every key. OPERATOR=scala is the hash that Scala "
-        "gives a case class. Repeatable."
+        "How the class of an operator's keys hashes its fields: record(FIELD, …), objects(FIELD, "
+        "…), lombok(FIELD, …), or scala for a case class, such as 'by_id=record(name, id)'. It "
+        "must give the stored key group of every key. Repeatable."
     ),
 )
 """The option of hashes that only the job has."""
@@ -210,11 +208,11 @@ def parse_moved(moved: tuple[str, ...]) -> dict[str, str]:
 
 
 def recipe_pair(text: str) -> tuple[str, str]:
-    """Parse the operator and the recipe of a ``--key-hash`` option; either can contain ``=``."""
-    pair = _RECIPE.fullmatch(text)
-    if pair is None:
-        raise click.UsageError(f"--key-hash {text!r} must have the form OPERATOR=java:EXPRESSION")
-    return pair[1], pair[2]
+    """Parse the operator, which can contain ``=``, and the recipe of a ``--key-hash`` option."""
+    operator, _, recipe = text.rpartition("=")
+    if not operator or not recipe:
+        raise click.UsageError(f"--key-hash {text!r} must have the form OPERATOR=RECIPE")
+    return operator, recipe
 
 
 def _find_damage(shown: ShownSavepoint) -> DamagedFileError | None:

@@ -43,6 +43,7 @@ from statestore.interop.flink.read.show_savepoint import (
     ShownSavepoint,
     show_savepoint,
 )
+from statestore.interop.flink.types.key_recipes import register_key_hash
 
 __all__ = [
     "ExportSelection",
@@ -71,6 +72,7 @@ __all__ = [
     "export_savepoint",
     "import_savepoint",
     "open_savepoint",
+    "register_key_hash",
     "repack_savepoint",
     "show_savepoint",
 ]

@@ -42,7 +42,8 @@ class SavepointHints:
             list of names. A PyFlink state also has ``type``, such as ``ValueState<LONG>``. Names
             and types of states that are already in the store cannot be changed.
         key_hash: recipes for the hashes of keys of the job's own class, by operator, such as
-            ``java:31 * a.hashCode() + b``. A recipe must give the stored key group of every key.
+            ``record(name, id)``, or ``python:NAME`` of a function of :func:`register_key_hash`. A
+            recipe must give the stored key group of every key.
         ttl: TTLs such as ``7d``, by state or ``operator/state``. A savepoint has the time of a
             row's last access, but not the TTL.
 

@@ -90,18 +90,14 @@ def test_the_types_of_the_job_are_shown_before_anything_is_written(run: Run) -> 
     rows = pa.table({"name": ["a"], "zone": pa.array([1], pa.int32()), "total": [5]})
     StateStore.open("spots").bootstrap("spots", "last", rows, key=["name", "zone"])
     Path("classes.toml").write_text(
-        '["com.acme.Spot"]\n'
-        'fields = {name = "String", zone = "int"}\n'
-        'hash = "java:31 * name.hashCode() + zone"\n'
+        '["com.acme.Spot"]\nfields = {name = "String", zone = "int"}\nhash = "record(name, zone)"\n'
     )
     export = ("flink", "export", "to", "--store", "spots", "--classes", "classes.toml", "--dry-run")
     done = run(
         *export, "--java-type", "spots=com.acme.Spot", "--java-type", "spots/last=Tuple1<Long>"
     )
     assert (done.exit_code, done.stderr) == (0, "")
-    keys = (
-        "  keys         Spot(name String, zone Integer), hashed by java:31 * name.hashCode() + zone"
-    )
+    keys = "  keys         Spot(name String, zone Integer), hashed by record(name, zone)"
     assert keys in done.stdout.splitlines()
     assert "  check        {'name': 'a', 'zone': 1} has the hashCode() 3008\n" in done.stdout
     assert "Tuple1<Long>" in done.stdout

@@ -23,8 +23,9 @@ from statestore.cli.command import Verb
 from statestore.cli.main import cli
 from statestore.cli.verbs import flink as verbs
 from statestore.interop.flink import open_savepoint
-from statestore.interop.flink.types.flink_types import PojoField, PojoType, Scalar
-from statestore.interop.flink.types.java_hashes import java_hash_codes
+from statestore.interop.flink.types.key_recipes import recipe_hash_codes
+from statestore.interop.flink.types.pojos import PojoField, PojoType
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.arrow import key_groups_of_hashes
 from tests.interop.flink.goldens import Golden
@@ -123,12 +124,13 @@ def test_times_are_read(here: Path, run: Run) -> None:
 
 
 def test_a_hash_of_the_job_moves_keys_to_other_key_groups(run: Run) -> None:
-    key = PojoType("a.Key", (PojoField("a", "a.Key", Scalar("Integer")),))
-    column = pa.array([{"a": 3}, {"a": 5}], key.arrow_type())
-    codes = java_hash_codes("a == 3 ? 7 : a", key, column)
+    fields = ("a", "String"), ("b", "Integer")
+    key = PojoType("a.Key", tuple(PojoField(name, "a.Key", Scalar(kind)) for name, kind in fields))
+    column = pa.array([{"a": "x", "b": 3}, {"a": "y", "b": 5}], key.arrow_type())
+    codes = recipe_hash_codes("lombok(b, a)", key, column)
     groups = key_groups_of_hashes(codes, 128).tolist()
     written_savepoint(Path("by_class").absolute(), key, column, [1, 2], groups=groups)
-    recipe = f"{operator_id('big')}=java:a == 3 ? 7 : a"
+    recipe = f"{operator_id('big')}=lombok(b, a)"
     plain = run("flink", "repack", "by_class", "no", "--max-parallelism", "300")
     assert "pass it with --key-hash" in plain.stderr
     options = ("--key-hash", recipe)
@@ -142,7 +144,9 @@ def test_a_hash_of_the_job_moves_keys_to_other_key_groups(run: Run) -> None:
         (operator,) = open_savepoint(folder).operators
         found = {part.key_group for part in operator.entries()}
         assert found == set(key_groups_of_hashes(codes, 300).tolist())
-    wrong = run("flink", "import", "by_class", "--store", "p", "--key-hash", recipe + " + 1")
+    wrong = run(
+        "flink", "import", "by_class", "--store", "p", "--key-hash", recipe.replace("b, a", "a")
+    )
     assert wrong.exit_code == 2
     assert "does not hold: it puts the key {'a': " in wrong.stderr
 
@@ -192,15 +196,18 @@ def test_excluded_operators_are_reported(here: Path, run: Run) -> None:
         (("--moved", "x"), "--moved 'x' must have the form OLD=NEW"),
         (("--state-ttl", "a=1d", "--state-ttl", "a=2d"), "--state-ttl is passed twice for a"),
         (("--uid", "a", "--uid", "a"), "--uid is passed twice for"),
-        (("--key-hash", "a=java:1", "--key-hash", "a=java:2"), "--key-hash is passed twice for a"),
+        (
+            ("--key-hash", "a=scala", "--key-hash", "a=record(x)"),
+            "--key-hash is passed twice for a",
+        ),
         (("--columns", "bad.toml"), "bad.toml is not valid TOML"),
         (("--columns", "flat.toml"), "'by_long' in flat.toml must be a table"),
         (("--strict",), "state without a column form, which --strict"),
         (("--uid", "nobody"), "no operator with the id"),
         (("--operator", "nobody"), "no operator 'nobody'"),
-        (("--key-hash", "by_long"), "'by_long' must have the form OPERATOR=java:EXPRESSION"),
-        (("--key-hash", "by_long=java:1"), "are Long, whose hash is known: remove the recipe"),
-        (("--key-hash", "nobody=java:1"), "no operator 'nobody'"),
+        (("--key-hash", "by_long"), "'by_long' must have the form OPERATOR=RECIPE"),
+        (("--key-hash", "by_long=record(x)"), "are Long, whose hash is known: remove the recipe"),
+        (("--key-hash", "nobody=scala"), "no operator 'nobody'"),
     ],
 )
 def test_errors_of_an_import(options: tuple[str, ...], why: str, here: Path, run: Run) -> None:

@@ -121,7 +121,7 @@ _CLASSES: Mapping[str, Any] = {
     "golden.Boot$Item": {"fields": {"name": "String", "amount": "int"}},
     "golden.Boot$Spot": {
         "fields": {"name": "String", "zone": "int"},
-        "hash": "java:31 * name.hashCode() + zone",
+        "hash": "record(name, zone)",
     },
 }
 

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from statestore.interop.flink.types.flink_types import (
+from statestore.interop.flink.types.avro import AvroType
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.cep import CepType
+from statestore.interop.flink.types.internal_types import TimerType, TtlAwareType, TtlType
+from statestore.interop.flink.types.java_types import (
     ArrayType,
-    AvroType,
-    CaseClassType,
-    CepType,
     EitherType,
     EnumType,
-    FlinkType,
     ListType,
     MapType,
     NullableType,
-    PojoField,
-    PojoType,
     RowType,
-    Scalar,
-    Subclass,
-    TimerType,
-    TraversableType,
-    TtlAwareType,
-    TtlType,
     TupleType,
 )
+from statestore.interop.flink.types.pojos import PojoField, PojoType, Subclass
+from statestore.interop.flink.types.scala_types import CaseClassType, TraversableType
+from statestore.interop.flink.types.scalars import Scalar
 
 __all__ = ["SCALARS", "kinds"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -11,29 +12,29 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
+from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_values
-from statestore.interop.flink.types.flink_types import (
+from statestore.interop.flink.types.internal_types import StreamElementType, TtlAwareType, TtlType
+from statestore.interop.flink.types.java_types import (
     ArrayType,
-    DecimalDataType,
     EitherType,
-    FlinkType,
-    KryoType,
     ListType,
     MapType,
     NullableType,
-    PojoType,
-    RowDataType,
     RowType,
-    Scalar,
-    SqlCollection,
-    StreamElementType,
-    TimestampDataType,
-    TtlAwareType,
-    TtlType,
     TupleType,
 )
-from statestore.interop.flink.types.kryo_collections import KryoCollectionType, parse_collection
+from statestore.interop.flink.types.kryo import KryoType
+from statestore.interop.flink.types.kryo_collections import parse_collection
+from statestore.interop.flink.types.pojos import PojoType
+from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.sql_types import (
+    DecimalDataType,
+    RowDataType,
+    SqlCollection,
+    TimestampDataType,
+)
 
 __all__ = ["as_text", "shown"]
 
@@ -96,7 +97,7 @@ def _value(value: Any, kind: FlinkType) -> Any:
         case KryoType(class_name):
             declared = parse_collection(_COLLECTIONS[class_name], "a field of the goldens")
             spans = Spans.from_values([value], "a field of the goldens")
-            read = decode_values(KryoCollectionType(declared, kind.classes), spans)
+            read = decode_values(replace(kind, kryo=2, content=declared), spans)
             return _value(read[0].as_py(), declared)
         case NullableType(inner) | TtlAwareType(inner):
             return _value(value, inner)

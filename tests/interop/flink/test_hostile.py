@@ -55,20 +55,14 @@ from statestore.interop.flink.read.rocksdb_blocks import Expansion, decode_pairs
 from statestore.interop.flink.read.savepoint import open_savepoint
 from statestore.interop.flink.read.savepoint_files import Places, open_source
 from statestore.interop.flink.read.snappy import SNAPPY_HEAD, chunks
+from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.binary_rows import decode_rows, encode_rows
 from statestore.interop.flink.types.byte_cursor import Cursor, list_offsets
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_values
-from statestore.interop.flink.types.flink_types import (
-    FlinkType,
-    ListType,
-    NullableType,
-    PojoField,
-    PojoType,
-    RowType,
-    Scalar,
-    TupleType,
-)
+from statestore.interop.flink.types.java_types import ListType, NullableType, RowType, TupleType
+from statestore.interop.flink.types.pojos import PojoField, PojoType
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 from statestore.storage import open_storage
 from tests.interop.flink.goldens import Golden

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from statestore.errors import InvalidArgumentError
-from statestore.interop.flink import export_savepoint, import_savepoint, repack_savepoint
+from statestore.interop.flink import (
+    export_savepoint,
+    import_savepoint,
+    register_key_hash,
+    repack_savepoint,
+)
 from statestore.interop.flink.options import SavepointHints
 from statestore.store import StateStore
 from tests.interop.flink.test_real_flink import (
@@ -23,7 +28,10 @@ from tests.servers.flink import Flink
 
 pytestmark = [pytest.mark.flink, pytest.mark.long]
 
-HASH = "31 * (31 * name.hashCode() + (int) (number ^ (number >>> 32))) + (isOdd ? 1 : 0)"
+
+def hash_class(key: Any, hashes: Any) -> int:
+    """Return ``hashCode()`` of the class of the job's keys."""
+    return int(31 * (31 * hashes["name"] + hashes["number"]) + key["isOdd"])
 
 
 CLASS = Flink(NEWEST, main="golden.ByClass")
@@ -52,8 +60,9 @@ def restored(flink: Flink, savepoints: list[tuple[str, int]]) -> list[Any]:
 def test_keys_of_the_jobs_own_class_move_to_other_key_groups(tmp_path: Path) -> None:
     step = {"do": "savepoint", "to": str(tmp_path), "events": "400", "format": "CANONICAL"}
     (source,) = run(CLASS, HEAP | step)
-    key_hash = {"by_class": f"java:{HASH}"}
-    wrong = SavepointHints(key_hash={"by_class": f"java:{HASH} + 1"})
+    register_key_hash("class", hash_class)
+    key_hash = {"by_class": "python:class"}
+    wrong = SavepointHints(key_hash={"by_class": "record(name, number, isOdd)"})
     with pytest.raises(InvalidArgumentError, match=r"does not hold: it puts the key \{'isOdd': "):
         import_savepoint(source, StateStore.open(str(tmp_path / "wrong")), hints=wrong)
     store = StateStore.open(str(tmp_path / "store"))

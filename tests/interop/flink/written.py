@@ -8,10 +8,12 @@ import pyarrow as pa
 
 from statestore.interop.flink.metadata.handles import OperatorHandles, SavepointMetadata, Subtask
 from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo
+from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.encode import encode_list
-from statestore.interop.flink.types.flink_types import FlinkType, ListType, Scalar
+from statestore.interop.flink.types.java_types import ListType
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from statestore.interop.flink.write.canonical_writer import SavepointWriter
 from statestore.jobgraph.operators import operator_id

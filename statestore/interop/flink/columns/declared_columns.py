@@ -37,17 +37,17 @@ from statestore.interop.flink.columns.store_types import (
     tuple_column,
     value_column,
 )
-from statestore.interop.flink.types.families.pojos import PojoField, PojoType
-from statestore.interop.flink.types.flink_types import (
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.java_types import (
     ArrayType,
     EnumType,
-    FlinkType,
     ListType,
     MapType,
     NullableType,
-    Scalar,
     TupleType,
 )
+from statestore.interop.flink.types.pojos import PojoField, PojoType
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.keys.key_types import JavaType
 from statestore.rows.column_types import schema_of_arrow
 

@@ -9,7 +9,8 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
-from statestore.interop.flink.types.flink_types import FlinkType, Scalar
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.scalars import Scalar
 
 NO_VALUE = Scalar("Void")
 """The type of values without columns."""

@@ -24,21 +24,19 @@ from statestore.interop.flink.columns.part import NO_VALUE, Part, convert_column
 from statestore.interop.flink.columns.store_types import insert_rows, null_mask, split_seconds
 from statestore.interop.flink.metadata.logical_types import LogicalType
 from statestore.interop.flink.types.arrow_types import INSTANT, to_nanos
-from statestore.interop.flink.types.flink_types import (
-    AvroType,
-    CaseClassType,
-    CepType,
-    EitherType,
-    FlinkType,
-    PojoType,
+from statestore.interop.flink.types.avro import AvroType
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.cep import CepType
+from statestore.interop.flink.types.internal_types import (
     PythonType,
-    RowDataType,
-    RowType,
-    Scalar,
     StreamElementType,
-    TupleType,
     UndecodedType,
 )
+from statestore.interop.flink.types.java_types import EitherType, RowType, TupleType
+from statestore.interop.flink.types.pojos import PojoType
+from statestore.interop.flink.types.scala_types import CaseClassType
+from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.sql_types import RowDataType
 
 _FLAT = (
     *(TupleType, CaseClassType, RowType, RowDataType, PojoType, EitherType),

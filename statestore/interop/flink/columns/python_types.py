@@ -19,18 +19,16 @@ from dataclasses import replace
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink.read.keyed_states import FlinkState, ValueState
-from statestore.interop.flink.types.flink_types import (
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.internal_types import PythonType, TtlAwareType, TtlType
+from statestore.interop.flink.types.java_types import (
     ArrayType,
-    FlinkType,
     ListType,
     MapType,
-    PythonType,
     RowType,
-    Scalar,
-    TtlAwareType,
-    TtlType,
     TupleType,
 )
+from statestore.interop.flink.types.scalars import Scalar
 
 UNDECLARED = (
     "PyFlink stores no types: declare the type of the state, for example type = 'ValueState<LONG>'"

@@ -41,16 +41,11 @@ from statestore.interop.flink.read.keyed_states import (
     TimerState,
 )
 from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.families.kryo import find_kryo_part
-from statestore.interop.flink.types.flink_types import (
-    KryoType,
-    RowDataType,
-    RowType,
-    Scalar,
-    TtlAwareType,
-    TtlType,
-    UndecodedType,
-)
+from statestore.interop.flink.types.internal_types import TtlAwareType, TtlType, UndecodedType
+from statestore.interop.flink.types.java_types import RowType
+from statestore.interop.flink.types.kryo import find_kryo_part, is_kryo_bytes
+from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.sql_types import RowDataType
 from statestore.keys.arrow_types import check_key_type
 from statestore.rows.digests import row_hashes
 
@@ -440,7 +435,7 @@ def _typed_columns(
     if isinstance(key_type, UndecodedType):
         key_type.skipper()  # raises an error if the end of a key is unknown
     key = part_columns(key_type, is_key=True)
-    if isinstance(key_type, KryoType):
+    if is_kryo_bytes(key_type):
         raise UnsupportedTypeError(f"keys of {key_type.java_name} are bytes")
     if form.has_flink_groups:
         scheme = "flink-sql"  # any scheme would do: the store's key groups differ from Flink's
@@ -467,7 +462,7 @@ def _typed_columns(
         inner = state.inner.value if isinstance(state.inner, TtlAwareType) else state.inner
         stamp = "last_access" if isinstance(inner, TtlType) else None
         inner = inner.value if isinstance(inner, TtlType) else inner
-        if isinstance(inner, KryoType):
+        if is_kryo_bytes(inner):
             raise UnsupportedTypeError(find_kryo_part(inner))
         # The value of a map entry can be null. It stays one column, because flattened fields of a
         # struct cannot tell a null from a struct of nulls.

@@ -20,17 +20,10 @@ from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.columns.part import Part, no_columns
 from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
 from statestore.interop.flink.types.arrow_types import INSTANT, row_fields
-from statestore.interop.flink.types.flink_types import (
-    DecimalDataType,
-    FlinkType,
-    ListType,
-    MapType,
-    RowDataType,
-    RowType,
-    Scalar,
-    TimestampDataType,
-    TupleType,
-)
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.java_types import ListType, MapType, RowType, TupleType
+from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.sql_types import DecimalDataType, RowDataType, TimestampDataType
 from statestore.keys.key_types import JavaType
 
 _MICROS, _NANOS = 1_000_000, 1_000_000_000

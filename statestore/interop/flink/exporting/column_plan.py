@@ -40,16 +40,11 @@ from statestore.interop.flink.metadata.handles import Mode
 from statestore.interop.flink.read.keyed_states import flink_state
 from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE
 from statestore.interop.flink.types.arrow_types import WINDOW
-from statestore.interop.flink.types.flink_types import (
-    FlinkType,
-    ListType,
-    MapType,
-    PythonType,
-    Scalar,
-    TimerType,
-    TtlType,
-)
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.internal_types import PythonType, TimerType, TtlType
+from statestore.interop.flink.types.java_types import ListType, MapType
 from statestore.interop.flink.types.key_recipes import SCALA, recipe_hash_codes
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.key_types import java_type
 from statestore.rows.column_types import arrow_schema
@@ -66,7 +61,7 @@ MODES: Mapping[RedistributionMode, Mode] = {
 """The modes of operator state in Flink."""
 
 _DIGITS = re.compile(r"\(\d+,\d+\)")
-_EXAMPLE = "java:31 * a.hashCode() + b"
+_EXAMPLE = "record(a, b)"
 
 
 def plan_keyed(state: KeyedState, types: JobTypes) -> KeyedExport:
@@ -381,7 +376,7 @@ def _plan_class_key(state: KeyedState, declared: DeclaredType, types: JobTypes) 
     if recipe is None or recipe == SCALA:
         raise UnsupportedTypeError(
             f"{state} has keys of {name}, whose hashCode() decides their key groups: add its "
-            f"expression to the class, as hash = {_EXAMPLE!r} in --classes FILE (classes=)"
+            f"recipe to the class, as hash = {_EXAMPLE!r} in --classes FILE (classes=)"
         )
     stored = arrow_schema(state.schema)
     part = types.make_fitter(state).fit_columns(

@@ -45,8 +45,8 @@ from statestore.interop.flink.importing.import_record import (
 from statestore.interop.flink.importing.left_out_state import checkpoint_left_out
 from statestore.interop.flink.options import ANY_JOB, EVERYTHING, ExportSelection, FlinkTarget
 from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE
-from statestore.interop.flink.types.families.kryo import without_kryo_version
-from statestore.interop.flink.types.families.undecoded import plain_type
+from statestore.interop.flink.types.internal_types import plain_type
+from statestore.interop.flink.types.kryo import without_kryo_version
 from statestore.interop.flink_plans.layouts import PlanState
 from statestore.interop.flink_plans.plan_file import PLAN_RECORD, FlinkPlan
 from statestore.jobgraph.redistribution import RedistributionMode

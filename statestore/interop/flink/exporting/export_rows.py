@@ -21,10 +21,10 @@ from statestore.interop.flink.columns.state_columns import (
 from statestore.interop.flink.exporting.export_types import KeyedExport
 from statestore.interop.flink.exporting.flink_versions import migrate_rows
 from statestore.interop.flink.read.keyed_states import Encoding, PartWriter
+from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.byte_slices import BYTES, Spans, join_parts
-from statestore.interop.flink.types.families.key_hash import HashCodes, groups_of_hashes
-from statestore.interop.flink.types.flink_types import FlinkType
+from statestore.interop.flink.types.key_hash import HashCodes, groups_of_hashes
 from statestore.interop.flink.types.key_recipes import recipe_hash_codes
 from statestore.interop.flink.write.entries import Groups, join_entries, prefixes
 from statestore.rows.digests import rows_digest

@@ -24,7 +24,8 @@ from statestore.interop.flink.importing.import_record import (
 from statestore.interop.flink.metadata.handles import Mode
 from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.read.keyed_states import FlinkState, MapState, TimerState
-from statestore.interop.flink.types.flink_types import FlinkType, ListType
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.java_types import ListType
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot, make_snapshot
 from statestore.interop.flink_plans.layouts import PlanState
 from statestore.keys.groups import KeyGroupAssignment

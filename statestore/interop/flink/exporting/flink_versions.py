@@ -7,7 +7,6 @@ other serializers that this package writes are the same in both.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,34 +23,21 @@ from statestore.interop.flink.columns.part_columns import with_type
 from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.exporting.export_types import KeyedExport, OperatorStatePlan
 from statestore.interop.flink.importing.import_record import ImportedState, SavepointRecord
-from statestore.interop.flink.metadata.handles import find_flink_major
+from statestore.interop.flink.metadata.versions import (
+    REMOVED_IN_FLINK_2,
+    find_flink_major,
+    parse_flink_major,
+)
 from statestore.interop.flink.options import FlinkTarget
+from statestore.interop.flink.types.base import FlinkType, nested_types
 from statestore.interop.flink.types.byte_slices import BYTES, Spans
 from statestore.interop.flink.types.decode import decode_values
-from statestore.interop.flink.types.families.base import nested_types
-from statestore.interop.flink.types.flink_types import (
-    FlinkType,
-    KryoType,
-)
+from statestore.interop.flink.types.kryo import is_kryo_bytes, migrate_kryo, write_for_kryo_5
 from statestore.interop.flink.types.kryo_collections import (
     Collections,
     read_collections,
     write_collections,
 )
-from statestore.interop.flink.types.kryo_migration import migrate_kryo, write_for_kryo_5
-
-_VERSION = re.compile(r"([12])(\.\d+)*")
-_REMOVED = {
-    b"org.apache.flink.api.scala.typeutils.": (
-        "a serializer of Flink's Scala API",
-        "Restore the savepoint with a job of Flink 1 that copies this state to a POJO or Row",
-    ),
-    b"org.apache.flink.cep.nfa.sharedbuffer.SharedBufferNode$SharedBufferNodeSerializer$": (
-        "the serializer of CEP's buffer of Flink 1.13 or before",
-        "Restore the savepoint with a job of Flink 1.20, and take a new one",
-    ),
-}
-"""Serializers that Flink 2 does not have, by the beginning of a class name, and what to do."""
 
 
 def must_migrate(record: SavepointRecord | None, target: FlinkTarget) -> bool:
@@ -65,8 +51,8 @@ def must_migrate(record: SavepointRecord | None, target: FlinkTarget) -> bool:
         InvalidArgumentError: for a text that is no version of Flink 1 or 2, for state of Flink 2
             and a job of Flink 1, and if nothing says which Flink wrote the savepoint.
     """
-    written_by = _parse_major(target.written_by, "written_by")
-    wanted = parse_flink_major(target.version)
+    written_by = parse_flink_major(target.written_by, "written_by")
+    wanted = parse_flink_major(target.version, "the version of the target")
     if wanted is None or record is None:
         return False
     if written_by is None:
@@ -83,25 +69,6 @@ def must_migrate(record: SavepointRecord | None, target: FlinkTarget) -> bool:
             f"Flink {wanted}: choose version 2 as the target"
         )
     return written_by < wanted
-
-
-def parse_flink_major(version: str | None) -> int | None:
-    """Return 1 or 2 for the target's version of Flink; None if it is not given.
-
-    Raises InvalidArgumentError for another text.
-    """
-    return _parse_major(version, "the version of the target")
-
-
-def _parse_major(version: str | None, what: str) -> int | None:
-    if version is None:
-        return None
-    match = _VERSION.fullmatch(version)
-    if match is None:
-        raise InvalidArgumentError(
-            f"{what} is {version!r}, which is not a version of Flink 1 or 2, such as 2.3"
-        )
-    return int(match[1])
 
 
 def is_converted(
@@ -192,7 +159,7 @@ def _refuse_removed(plan: KeyedExport | OperatorStatePlan) -> None:
     known = plan.imported
     assert known is not None, "only imported state has serializers"
     raw = (known.key_serializer, known.namespace_serializer, known.value_serializer)
-    for removed, (what, advice) in _REMOVED.items():
+    for removed, (what, advice) in REMOVED_IN_FLINK_2.items():
         if any(removed in snapshot for snapshot in raw if snapshot is not None):
             raise UnsupportedTypeError(
                 f"{plan.state} cannot be written for Flink 2: it has {what}, which Flink 2 does "
@@ -202,7 +169,7 @@ def _refuse_removed(plan: KeyedExport | OperatorStatePlan) -> None:
 
 
 def _has_kryo(flink_type: FlinkType) -> bool:
-    return any(isinstance(nested, KryoType) for nested in nested_types(flink_type))
+    return any(is_kryo_bytes(nested) for nested in nested_types(flink_type))
 
 
 def migrate_rows(rows: pa.Table, plan: KeyedExport) -> pa.Table:

@@ -9,9 +9,9 @@ from statestore.errors import InvalidArgumentError, SchemaMismatchError, StateNo
 from statestore.format.state import KeyedState, OperatorState
 from statestore.interop.flink.columns.declared_columns import ColumnFitter, JobClass
 from statestore.interop.flink.columns.declared_types import DeclaredType, parse_declared_type
-from statestore.interop.flink.exporting.flink_versions import parse_flink_major
 from statestore.interop.flink.exporting.scala_classes import ClassMapping, parse_class_mapping
 from statestore.interop.flink.importing.import_record import SavepointRecord
+from statestore.interop.flink.metadata.versions import parse_flink_major
 from statestore.interop.flink.options import FlinkTarget
 from statestore.interop.flink_plans.plan_file import FlinkPlan
 
@@ -116,4 +116,5 @@ def parse_job_types(
         else:
             keys[name] = declared
     classes = parse_class_mapping(target.classes or {})
-    return JobTypes(keys, states, classes, parse_flink_major(target.version))
+    major = parse_flink_major(target.version, "the version of the target")
+    return JobTypes(keys, states, classes, major)

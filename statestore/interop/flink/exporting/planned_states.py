@@ -22,15 +22,11 @@ from statestore.interop.flink.exporting.export_types import KeyedExport, stored_
 from statestore.interop.flink.options import FlinkTarget
 from statestore.interop.flink.read.keyed_states import FlinkState, flink_state
 from statestore.interop.flink.types.arrow_types import row_fields
-from statestore.interop.flink.types.flink_types import (
-    FlinkType,
-    ListType,
-    MapType,
-    RowDataType,
-    Scalar,
-    TtlType,
-    TupleType,
-)
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.internal_types import TtlType
+from statestore.interop.flink.types.java_types import ListType, MapType, TupleType
+from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.sql_types import RowDataType
 from statestore.interop.flink_plans.layouts import (
     NO_KEY,
     Counter,

@@ -20,22 +20,24 @@ from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.importing.import_record import ImportedState
 from statestore.interop.flink.metadata.java_binary import i32
 from statestore.interop.flink.read.unknown_snapshots import read_whole_snapshot
-from statestore.interop.flink.types.families.base import nested_types, replace_parts
-from statestore.interop.flink.types.families.eithers import EitherType
-from statestore.interop.flink.types.families.enums import EnumType
-from statestore.interop.flink.types.families.pojos import PojoField, PojoType
-from statestore.interop.flink.types.families.scala_types import (
+from statestore.interop.flink.types.base import FlinkType, nested_types, replace_parts
+from statestore.interop.flink.types.internal_types import TimerType, TtlAwareType, TtlType
+from statestore.interop.flink.types.java_types import (
+    EitherType,
+    EnumType,
+    ListType,
+    MapType,
+    TupleType,
+)
+from statestore.interop.flink.types.kryo_collections import Collections, parse_collection
+from statestore.interop.flink.types.pojos import PojoField, PojoType
+from statestore.interop.flink.types.scala_types import (
     CaseClassType,
     OptionType,
     ScalaEnumType,
     TraversableType,
     TryType,
 )
-from statestore.interop.flink.types.families.timers import TimerType
-from statestore.interop.flink.types.families.ttl import TtlAwareType, TtlType
-from statestore.interop.flink.types.families.tuples import TupleType
-from statestore.interop.flink.types.flink_types import FlinkType, ListType, MapType
-from statestore.interop.flink.types.kryo_collections import Collections, parse_collection
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 
 _SCALA_TUPLE = re.compile(r"scala\.Tuple(\d+)(\$mc.*)?")
@@ -239,8 +241,8 @@ class _Replacing:
         if mapping.key_hash is None:
             raise UnsupportedTypeError(
                 f"{self.where} has keys that become {mapping.pojo}, whose hash decides their key "
-                f'groups: set hash = "java:31 * a.hashCode() + b" next to the POJO, with the '
-                "fields of its hashCode()"
+                'groups: set hash = "record(a, b)" next to the POJO, with the fields of its '
+                "hashCode()"
             )
         return mapping.key_hash
 

@@ -30,8 +30,8 @@ from statestore.interop.flink.read.operator_state import (
     kafka_splits,
 )
 from statestore.interop.flink.read.savepoint import FlinkOperator
-from statestore.interop.flink.types.families.kryo import find_kryo_part, set_kryo
-from statestore.interop.flink.types.flink_types import FlinkType
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.kryo import find_kryo_part, set_kryo
 from statestore.rows.digests import rows_digest
 from statestore.snapshot.writer import CheckpointWriter
 

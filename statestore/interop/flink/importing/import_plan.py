@@ -46,7 +46,7 @@ from statestore.interop.flink.read.savepoint import (
     open_operators,
 )
 from statestore.interop.flink.read.savepoint_files import content_digest
-from statestore.interop.flink.types.families.kryo import find_kryo_part
+from statestore.interop.flink.types.kryo import find_kryo_part
 from statestore.jobgraph.operators import operator_id
 
 _LONGEST_NAME = 120

@@ -36,7 +36,8 @@ from statestore.interop.flink.metadata.java_binary import i32
 from statestore.interop.flink.read.canonical import HeaderKind, StateInfo
 from statestore.interop.flink.read.keyed_states import FlinkState, keyed_state
 from statestore.interop.flink.read.unknown_snapshots import read_whole_snapshot
-from statestore.interop.flink.types.flink_types import KryoKeyType, KryoType
+from statestore.interop.flink.types.key_recipes import is_computable
+from statestore.interop.flink.types.kryo import is_kryo_bytes
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
@@ -125,9 +126,9 @@ class ImportedState:
     class name. ``python`` is the user's declaration for a state of a PyFlink operator, or empty if
     there is none; for other operators it is None. ``key_class`` is the class of the keys, such as
     ``Long``, if Kryo wrote them and all have one simple class. ``key_hash`` is the recipe for the
-    hashes of keys whose type has no known hash. ``value_class`` is the class of the values in the
-    same case. Otherwise it may be the version of Kryo that wrote parts of keys and values; such
-    parts stay bytes.
+    hashes of keys whose type has no known hash, which this process may be unable to compute.
+    ``value_class`` is the class of the values in the same case. Otherwise it may be the version of
+    Kryo that wrote parts of keys and values; such parts stay bytes.
     """
 
     operator: str
@@ -178,7 +179,8 @@ class ImportedState:
         """Return the mapping of a keyed state's rows to columns."""
         name = f"state {self.name!r} of {self.operator}"
         state = keyed_state(self.info, self.key.flink_type, name)
-        return self.map_columns(replace(state, recipe=self.key_hash), max_parallelism)
+        recipe = self.key_hash if self.key_hash and is_computable(self.key_hash) else None
+        return self.map_columns(replace(state, recipe=recipe), max_parallelism)
 
     def map_columns(
         self, state: FlinkState, max_parallelism: int, names: Names | None = None
@@ -186,8 +188,8 @@ class ImportedState:
         """Return the mapping for the state of another savepoint, by default with the same names."""
         if self.python:
             state = declared_state(state, self.python)
-        if self.key_class is not None and isinstance(state.key, KryoType):
-            state = state.with_key(KryoKeyType.parse(state.key, self.key_class))
+        if self.key_class is not None and is_kryo_bytes(state.key):
+            state = state.with_key(state.key.with_class(self.key_class))
         if self.value_class is not None:
             state = set_value_class(state, self.value_class)
         is_python = self.python is not None

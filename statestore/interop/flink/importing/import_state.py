@@ -45,7 +45,8 @@ from statestore.interop.flink.importing.stored_import import (
     imported_operator,
     time_to_live,
 )
-from statestore.interop.flink.importing.value_probes import find_kryo_version, find_value_class
+from statestore.interop.flink.importing.value_probes import find_value_class
+from statestore.interop.flink.metadata.versions import find_kryo_version
 from statestore.interop.flink.options import ACCESS, HINTS, SavepointAccess, SavepointHints
 from statestore.interop.flink.read.canonical import prefix_bytes
 from statestore.interop.flink.read.refusals import refused_kinds
@@ -56,8 +57,7 @@ from statestore.interop.flink.read.savepoint import (
     parse_unopened,
     read_location,
 )
-from statestore.interop.flink.types.families.kryo import find_kryo_part
-from statestore.interop.flink.types.flink_types import KryoKeyType
+from statestore.interop.flink.types.kryo import KryoType, find_kryo_part
 from statestore.jobgraph.graph import JobGraph, Node
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange, is_int
@@ -454,7 +454,7 @@ def _record_state(
         digest=contents.digest,
         python=columns.python,
         key_hash=state.recipe,
-        key_class=state.key.text if isinstance(state.key, KryoKeyType) else None,
+        key_class=state.key.text if isinstance(state.key, KryoType) and state.key.simple else None,
         value_class=find_value_class(state),
     )
 

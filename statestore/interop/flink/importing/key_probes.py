@@ -19,10 +19,9 @@ from statestore.interop.flink.read.keyed_states import FlinkState
 from statestore.interop.flink.read.savepoint import FlinkOperator
 from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.families.kryo_keys import kryo_key_types
-from statestore.interop.flink.types.families.undecoded import plain_type
-from statestore.interop.flink.types.flink_types import KryoKeyType, KryoType
+from statestore.interop.flink.types.internal_types import plain_type
 from statestore.interop.flink.types.key_recipes import SCALA
+from statestore.interop.flink.types.kryo import KryoType, find_simple_types, is_kryo_bytes
 from statestore.rows.lossless_cast import shorten
 
 _PROOF_BITS = 20  # a wrong recipe holds once in a million: three keys in 128 key groups
@@ -36,7 +35,7 @@ class ProbedKeys:
     their hashes if their type has no known hash.
     """
 
-    kryo: KryoKeyType | None
+    kryo: KryoType | None
     recipe: str | None
 
     def describe(self, state: FlinkState) -> FlinkState:
@@ -77,19 +76,19 @@ def probe_keys(
     return replace(keys, recipe=_find_recipe(operator, keys, given, stored))
 
 
-def _find_kryo_keys(operator: FlinkOperator) -> KryoKeyType | None:
+def _find_kryo_keys(operator: FlinkOperator) -> KryoType | None:
     """Return the type of Kryo's keys if all are of one simple class.
 
     A type fits if it gives the bytes and the stored key group of every key. If the keys fit two
     types that read them differently, the result is None. All keys are read until no type fits.
     """
     kryo = operator.states[0].key
-    if not isinstance(kryo, KryoType):
+    if not is_kryo_bytes(kryo):
         return None
-    fitting: tuple[KryoKeyType, ...] | None = None
+    fitting: tuple[KryoType, ...] | None = None
     for state, key_group, keys in _iterate_keys(operator):
         if fitting is None:
-            fitting = kryo_key_types(kryo, bytes(keys.reader(0).data[:1]))
+            fitting = find_simple_types(kryo, bytes(keys.reader(0).data[:1]))
         fitting = tuple(
             key
             for key in fitting

@@ -15,24 +15,20 @@ from typing import TypeVar
 import pyarrow as pa
 
 from statestore.errors import DamagedFileError, SchemaMismatchError, UnsupportedTypeError
-from statestore.interop.flink.metadata.handles import find_flink_major
+from statestore.interop.flink.metadata.versions import KRYO_2, KRYO_5, find_kryo_version
 from statestore.interop.flink.read.keyed_states import FlinkState
 from statestore.interop.flink.read.savepoint import FlinkOperator
-from statestore.interop.flink.types.families.base import nested_types
-from statestore.interop.flink.types.families.kryo import find_kryo_part, set_kryo
-from statestore.interop.flink.types.families.kryo_keys import kryo_key_types
-from statestore.interop.flink.types.flink_types import (
-    FlinkType,
-    KryoKeyType,
+from statestore.interop.flink.types.base import FlinkType, nested_types
+from statestore.interop.flink.types.internal_types import TtlAwareType, TtlType, UndecodedType
+from statestore.interop.flink.types.kryo import (
     KryoType,
-    TtlAwareType,
-    TtlType,
-    UndecodedType,
+    find_kryo_part,
+    find_simple_types,
+    is_kryo_bytes,
+    set_kryo,
 )
-from statestore.interop.flink.types.kryo_objects import KRYO_2, KRYO_5
 
 _TIME_BYTES = 8
-_KRYO_OF_FLINK = {1: KRYO_2, 2: KRYO_5}
 _PARTS = "parts of Kryo "
 _PROBED_BYTES = 8 * 2**20
 
@@ -49,7 +45,7 @@ def find_value_types(
     tell which Flink wrote them.
     """
     kryo, before = _find_innermost(state)
-    if not isinstance(kryo, KryoType):
+    if not is_kryo_bytes(kryo):
         return
     entries = next((part for part in operator.entries(state.name) if len(part.values)), None)
     if entries is None:
@@ -57,15 +53,9 @@ def find_value_types(
     first = entries.values.part(0, 1)
     head = bytes(first.data[first.starts[0] + before : first.starts[0] + before + 1])
     version = find_kryo_version(metadata_version)
-    for simple in kryo_key_types(kryo, head):
+    for simple in find_simple_types(kryo, head):
         if simple.kryo == version or not simple.has_byte_order:
             yield _replace_values(state, simple)
-
-
-def find_kryo_version(metadata_version: int) -> int | None:
-    """Return which version of Kryo wrote a savepoint; None if its metadata do not say it."""
-    flink = find_flink_major(metadata_version)
-    return None if flink is None else _KRYO_OF_FLINK[flink]
 
 
 def find_kryo_parts(
@@ -77,7 +67,7 @@ def find_kryo_parts(
     not say it, all entries are read as both versions would have written them.
     """
     value, _ = _find_innermost(state)
-    parts = (state.key, () if isinstance(value, KryoType) else value)
+    parts = (state.key, () if is_kryo_bytes(value) else value)
     if find_kryo_part(parts) is None:
         return None
     version = find_kryo_version(metadata_version) or _probe_version(operator, state)
@@ -133,9 +123,9 @@ def set_value_class(
     if text.startswith(_PARTS):
         return _set_version(state, _parse_parts(text))
     kryo, _ = _find_innermost(state)
-    if not isinstance(kryo, KryoType):
+    if not is_kryo_bytes(kryo):
         return state
-    simple = KryoKeyType.parse(kryo, text)
+    simple = kryo.with_class(text)
     version = None if metadata_version is None else find_kryo_version(metadata_version)
     if version is not None:
         simple = replace(simple, kryo=version)
@@ -151,14 +141,14 @@ def set_value_class(
 def find_value_class(state: FlinkState) -> str | None:
     """Return the class of a state's values as an import records it; None if it is unknown."""
     simple, _ = _find_innermost(state)
-    if isinstance(simple, KryoKeyType):
+    if isinstance(simple, KryoType) and simple.simple:
         return simple.text
     return describe_kryo_parts((state.key, state.value))
 
 
 def describe_kryo_parts(part: object) -> str | None:
     """Return which version of Kryo wrote parts of a type, or of several; None if it is unknown."""
-    versions = (kryo.kryo for kryo in nested_types(part) if isinstance(kryo, KryoType))
+    versions = (kryo.kryo for kryo in nested_types(part) if is_kryo_bytes(kryo))
     version = next((version for version in versions if version is not None), None)
     return None if version is None else f"{_PARTS}{version}"
 
@@ -174,14 +164,14 @@ def _parse_parts(text: str) -> int:
     return int(text.removeprefix(_PARTS))
 
 
-def _replace_values(state: FlinkState, simple: KryoKeyType) -> FlinkState:
+def _replace_values(state: FlinkState, simple: KryoType) -> FlinkState:
     return state.with_inner(_replace_kryo(state.inner, simple))
 
 
-def _replace_kryo(value: FlinkType, simple: KryoKeyType) -> FlinkType:
+def _replace_kryo(value: FlinkType, simple: KryoType) -> FlinkType:
     if isinstance(value, TtlType | TtlAwareType):
         return replace(value, value=_replace_kryo(value.value, simple))
-    return simple if isinstance(value, KryoType) else value
+    return simple if is_kryo_bytes(value) else value
 
 
 def _find_innermost(state: FlinkState) -> tuple[FlinkType, int]:

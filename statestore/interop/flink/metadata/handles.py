@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-_FIRST_OF_FLINK_2, _ONLY_FLINK_1 = 5, 4  # versions of ``_metadata``
-
 Mode = Literal["split", "union", "broadcast"]
 MODES: tuple[Mode, ...] = ("split", "union", "broadcast")
 """Redistribution modes of operator state; the index of each is its number in the file."""
@@ -260,14 +258,3 @@ class SavepointMetadata:
     operators: tuple[OperatorHandles, ...]
     master_states: tuple[MasterState, ...] = ()
     properties: bytes = b""
-
-
-def find_flink_major(metadata_version: int) -> int | None:
-    """Return the major version of Flink that wrote a savepoint, from its ``_metadata``.
-
-    The result is 1 or 2. It is None for versions of ``_metadata`` before 4: Flink 1.15 and before
-    wrote them, and an export writes version 3 for both.
-    """
-    if metadata_version >= _FIRST_OF_FLINK_2:
-        return 2
-    return 1 if metadata_version == _ONLY_FLINK_1 else None

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from statestore.interop.flink.metadata.java_binary import Reader, i8, i32, utf
-from statestore.interop.flink.metadata.old_versions import unsupported_version
+from statestore.interop.flink.metadata.versions import unsupported_version
 from statestore.interop.flink.read.entry_places import END_OF_STATE, EntryPlaces, entry_places
 from statestore.interop.flink.read.group_bytes import Window
 from statestore.interop.flink.types.byte_cursor import Cursor
@@ -33,7 +33,6 @@ from statestore.interop.flink.types.serializer_snapshots import (
 )
 
 _VERSION = 6  # from Flink 1.7 on
-_WRITTEN_BY = {3: "1.3", 4: "1.4 and 1.5", 5: "1.6"}
 _END_OF_GROUP = 0xFFFF
 _ONE_BYTE_GROUPS = 128
 
@@ -101,7 +100,7 @@ def read_header_start(reader: Reader, ends: BodyEnds = NO_ENDS) -> tuple[bool, S
     """
     version = reader.i32()
     if version != _VERSION:
-        raise unsupported_version(reader.name, "keyed state", version, _WRITTEN_BY)
+        raise unsupported_version(reader.name, "keyed state", version)
     return reader.bool(), read_snapshot(reader, ends)
 
 

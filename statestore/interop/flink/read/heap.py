@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from statestore.interop.flink.metadata.java_binary import Reader
+from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.byte_slices import Places, Spans
-from statestore.interop.flink.types.flink_types import FlinkType, Scalar
+from statestore.interop.flink.types.scalars import Scalar
 
 COUNT_BYTES = 4
 """The bytes of a state without entries in a key group: their number."""

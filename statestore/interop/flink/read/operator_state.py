@@ -18,18 +18,18 @@ import pyarrow as pa
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.metadata.handles import Mode, OperatorHandle, OperatorPart
 from statestore.interop.flink.metadata.java_binary import Reader, i32, i64, utf
-from statestore.interop.flink.metadata.old_versions import unsupported_version
+from statestore.interop.flink.metadata.versions import unsupported_version
 from statestore.interop.flink.read.canonical import StateInfo, read_state_infos
 from statestore.interop.flink.read.savepoint_files import ByteSource
 from statestore.interop.flink.read.snappy import SNAPPY_HEAD, chunks
+from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_values, read_elements
-from statestore.interop.flink.types.flink_types import FlinkType, TupleType
+from statestore.interop.flink.types.java_types import TupleType
 
 SOURCE_READER_STATE = "SourceReaderState"
 _PLAIN, _WITH_COMPRESSION = 5, 6  # from Flink 1.7 and 1.18 on
-_WRITTEN_BY = {2: "1.3 and 1.4", 3: "1.5", 4: "1.6"}
 _VALUE, _KEY = "VALUE_SERIALIZER", "KEY_SERIALIZER"
 _KAFKA_VERSION = 0
 
@@ -152,7 +152,7 @@ def _read_header(reader: Reader) -> tuple[bool, dict[str, StateInfo]]:
     """Return whether elements are compressed, and the states by name."""
     version = reader.i32()
     if version not in (_PLAIN, _WITH_COMPRESSION):
-        raise unsupported_version(reader.name, "operator state", version, _WRITTEN_BY)
+        raise unsupported_version(reader.name, "operator state", version)
     is_compressed = reader.bool() if version == _WITH_COMPRESSION else False
     return is_compressed, {info.name: info for _ in range(2) for info in read_state_infos(reader)}
 

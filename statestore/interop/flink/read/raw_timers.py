@@ -22,13 +22,14 @@ import pyarrow as pa
 from statestore.errors import DamagedFileError
 from statestore.interop.flink.metadata.handles import KeyGroupsHandle
 from statestore.interop.flink.metadata.java_binary import Reader
-from statestore.interop.flink.metadata.old_versions import unsupported_version
+from statestore.interop.flink.metadata.versions import unsupported_version
 from statestore.interop.flink.read.canonical import Entries, KeyedHeader, StateInfo
 from statestore.interop.flink.read.heap import jump_over, walk
 from statestore.interop.flink.read.keyed_states import FlinkState, keyed_state
 from statestore.interop.flink.read.savepoint_files import ByteSource, Places, open_source
+from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.byte_slices import BYTES, Spans, join_parts
-from statestore.interop.flink.types.flink_types import FlinkType, TimerType
+from statestore.interop.flink.types.internal_types import TimerType
 from statestore.interop.flink.types.serializer_snapshots import (
     SerializerSnapshot,
     read_bare_snapshot,
@@ -37,7 +38,6 @@ from statestore.keys.groups import KeyGroupRange
 
 _MAGIC = 0xF1CD859F - (1 << 32)
 _VERSION = 2
-_WRITTEN_BY = {1: "1.4 to 1.7"}
 _STATES = ("_timer_state/event_", "_timer_state/processing_")
 _TIME_BYTES = 8
 _SIGN = 0x80
@@ -169,7 +169,7 @@ def _read_key_group(
     reader.expect(_MAGIC, "the magic number of timers")
     version = reader.i32()
     if version != _VERSION:
-        raise unsupported_version(source.name, "timers", version, _WRITTEN_BY)
+        raise unsupported_version(source.name, "timers", version)
     for _ in range(reader.count(10, "timer services")):
         name = reader.utf()
         key, namespace = read_bare_snapshot(reader), read_bare_snapshot(reader)

@@ -28,8 +28,9 @@ from statestore.interop.flink.read.savepoint import (
     lost_timers,
     open_savepoint,
 )
-from statestore.interop.flink.types.families.kryo import find_kryo_part
-from statestore.interop.flink.types.flink_types import FlinkType, Scalar
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.kryo import find_kryo_part
+from statestore.interop.flink.types.scalars import Scalar
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,20 +9,18 @@ This module has the entry points, and the functions that several types share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 
+from statestore.interop.flink.types.base import Layout
 from statestore.interop.flink.types.byte_cursor import Cursor, Rows, list_offsets, scatter
 from statestore.interop.flink.types.byte_slices import Places, Spans
-from statestore.interop.flink.types.families.base import FlinkType
 from statestore.interop.flink.types.value_lengths import Skip
 
 _COMMA = 44
 
 
-def decode_values(flink_type: FlinkType, spans: Spans) -> pa.Array:
+def decode_values(layout: Layout, spans: Spans) -> pa.Array:
     """Return the column of values that each fill their slice completely.
 
     Raises:
@@ -31,12 +29,12 @@ def decode_values(flink_type: FlinkType, spans: Spans) -> pa.Array:
         DamagedFileError: if bytes do not match the type, or are left over.
     """
     cursor = Cursor(spans, spans.starts, spans.ends)
-    values = flink_type.read(cursor)
+    values = layout.read(cursor)
     cursor.refuse(cursor.position != cursor.end, "unexpected bytes follow a value")
     return values
 
 
-def decode_list(element: FlinkType, spans: Spans) -> pa.Array:
+def decode_list(element: Layout, spans: Spans) -> pa.Array:
     """Return the lists of a list state, whose elements are separated by commas.
 
     ``ListDelimitedSerializer`` writes this format, so that RocksDB can append elements by merging.
@@ -61,7 +59,7 @@ def decode_list(element: FlinkType, spans: Spans) -> pa.Array:
     return pa.ListArray.from_arrays(list_offsets(counts), values)
 
 
-def decode_map_values(value: FlinkType, spans: Spans) -> pa.Array:
+def decode_map_values(value: Layout, spans: Spans) -> pa.Array:
     """Return the values of a map state's entries, each of which begins with a null flag.
 
     A null flag can be followed by the bytes that the value's serializer writes for a null
@@ -74,11 +72,6 @@ def decode_map_values(value: FlinkType, spans: Spans) -> pa.Array:
     return values
 
 
-def number_fields(fields: Sequence[FlinkType]) -> list[pa.Field]:
-    """Return the fields of a tuple's or row's column: ``f0``, ``f1``, …"""
-    return [pa.field(f"f{index}", field.arrow_type()) for index, field in enumerate(fields)]
-
-
 def build_struct(
     columns: list[pa.Array], struct_type: pa.StructType, nulls: Rows | None = None
 ) -> pa.Array:
@@ -88,7 +81,7 @@ def build_struct(
     return pa.StructArray.from_arrays(columns, fields=fields, mask=mask)
 
 
-def read_non_null(nulls: Rows, value: FlinkType, padding: int, cursor: Cursor) -> pa.Array:
+def read_non_null(nulls: Rows, value: Layout, padding: int, cursor: Cursor) -> pa.Array:
     """Read the values of the rows that are not null; skip ``padding`` bytes in the others."""
     if not bool(nulls.any()):
         return value.read(cursor)
@@ -102,13 +95,13 @@ def read_non_null(nulls: Rows, value: FlinkType, padding: int, cursor: Cursor) -
     return scatter(values, ~nulls)
 
 
-def read_lists(element: FlinkType, cursor: Cursor, counts: Places) -> pa.Array:
+def read_lists(element: Layout, cursor: Cursor, counts: Places) -> pa.Array:
     """Read lists of consecutive elements, whose counts were already read."""
     elements, cursor.position = read_elements(element, cursor, counts)
     return pa.ListArray.from_arrays(list_offsets(counts), elements)
 
 
-def read_elements(element: FlinkType, cursor: Cursor, counts: Places) -> tuple[pa.Array, Places]:
+def read_elements(element: Layout, cursor: Cursor, counts: Places) -> tuple[pa.Array, Places]:
     """Read lists of consecutive elements; return the elements and the end of each list."""
     width = element.fixed_width
     if width is None:
@@ -138,7 +131,7 @@ def _index_within_row(counts: Places) -> Places:
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def split_elements(element: FlinkType, cursor: Cursor, between: int = 1) -> tuple[Places, Places]:
+def split_elements(element: Layout, cursor: Cursor, between: int = 1) -> tuple[Places, Places]:
     """Return the position of each element, and the number of elements per row.
 
     Two elements are separated by ``between`` bytes.

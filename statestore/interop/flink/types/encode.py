@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
+from statestore.interop.flink.types.base import Layout
 from statestore.interop.flink.types.byte_cursor import Rows, scatter
 from statestore.interop.flink.types.byte_slices import BYTES, join_parts
-from statestore.interop.flink.types.families.base import FlinkType
 from statestore.rows.matching import matching_positions
 from statestore.rows.python_values import display_values, times_as_integers
 
@@ -27,7 +27,7 @@ EMPTY = pa.scalar(b"", BYTES)
 """No bytes, such as for a null field that has a null bit."""
 
 
-def encode_list(array: pa.Array, element: FlinkType) -> pa.Array:
+def encode_list(array: pa.Array, element: Layout) -> pa.Array:
     """Return the bytes of each list of a list state: its elements, separated by commas."""
     refuse_nulls(array)
     elements = join_parts(element.write(array.flatten()), pa.scalar(b",", BYTES))
@@ -87,9 +87,9 @@ def choose_bytes(rows: Rows, yes: bytes, no: bytes) -> pa.Array:
     return pc.if_else(pa.array(rows), pa.scalar(yes, BYTES), pa.scalar(no, BYTES))
 
 
-def write_where(array: pa.Array, rows: Rows, flink_type: FlinkType) -> pa.Array:
+def write_where(array: pa.Array, rows: Rows, layout: Layout) -> pa.Array:
     """Encode the values of the selected rows; the bytes of the others are empty."""
-    selected = flink_type.write(array.filter(pa.array(rows)))
+    selected = layout.write(array.filter(pa.array(rows)))
     return scatter(selected, rows).fill_null(EMPTY)
 
 
@@ -125,11 +125,11 @@ def write_sized(array: pa.Array) -> pa.Array:
     return join_parts(write_numbers(pc.binary_length(plain), ">i4"), plain.cast(BYTES))
 
 
-def write_fields(array: pa.Array, flink_types: Sequence[FlinkType]) -> pa.Array:
+def write_fields(array: pa.Array, layouts: Sequence[Layout]) -> pa.Array:
     """Encode structs as the bytes of their fields; none of the structs may be null."""
     refuse_nulls(array)
-    columns = zip(array.flatten(), flink_types, strict=True)
-    parts = [flink_type.write(column) for column, flink_type in columns]
+    columns = zip(array.flatten(), layouts, strict=True)
+    parts = [layout.write(column) for column, layout in columns]
     return join_parts(*parts) if parts else pa.array([b""] * len(array), BYTES)
 
 
@@ -137,6 +137,13 @@ def write_counted(array: pa.Array, elements: pa.Array) -> pa.Array:
     """Encode lists or maps as their number of elements and the bytes of their ``elements``."""
     counts = list_lengths(array)
     return join_parts(write_numbers(pa.array(counts), ">i4"), join_runs(elements, counts))
+
+
+def flatten_entries(array: pa.Array) -> pa.Array:
+    """Return the keys and values of maps as structs."""
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    sides = [side.slice(first, last - first) for side in (array.keys, array.items)]
+    return pa.StructArray.from_arrays(sides, ["f0", "f1"])
 
 
 def list_lengths(array: pa.Array) -> npt.NDArray[np.int64]:

@@ -1,23 +1,30 @@
-"""The classes whose content can be converted from Kryo 2 to Kryo 5, and how.
+"""The classes whose values Kryo 2 and Kryo 5 write: simple ones, and those that are converted.
 
-Numbers of a fixed width have another byte order in Kryo 5, and collections, maps and times have
-another form.
+The values of simple classes are decoded. The content of other classes can be converted from Kryo 2,
+which Flink 1 has, to Kryo 5, which Flink 2 has. Numbers of a fixed width have another byte order in
+Kryo 5, and collections, maps and times have another form.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from statestore.interop.flink.metadata.java_binary import Reader, varint
+from statestore.interop.flink.metadata.versions import KRYO_2, KRYO_5
 from statestore.interop.flink.types.kryo_bytes import (
     MARK,
     MORE,
     encode_number,
     encode_text,
+    from_code_units,
     read_number,
     read_text,
+    read_text_bytes,
+    to_code_units,
 )
 from statestore.interop.flink.types.kryo_objects import (
     KryoCodec,
@@ -27,10 +34,95 @@ from statestore.interop.flink.types.kryo_objects import (
     put_bytes,
 )
 
-_LONGEST_ASCII = 32  # Kryo 5 writes longer text with its length
 _NANOS_OF_MILLI, _NANOS_OF_SECOND = 1_000_000, 1_000_000_000
 _MONTHS, _MOST_DAYS = 12, 31
 _WORD, _LONG_WORD = 1 << 32, 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleClass:
+    """A class of numbers or text: its name, and the number with which Kryo registers it.
+
+    ``packing`` is the format of its bytes in ``struct``, whose order differs between the versions
+    of Kryo. It is empty for text, and for numbers of a variable length.
+    """
+
+    name: str
+    number: int
+    packing: str = ""
+
+    @property
+    def width(self) -> int | None:
+        """The number of bytes of a value; None if it varies."""
+        return struct.calcsize(self.packing) if self.packing else None
+
+    @property
+    def has_byte_order(self) -> bool:
+        """Whether the versions of Kryo read different values from the same bytes."""
+        return (self.width or 1) > 1
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The versions of Kryo that write its values differently, the older one first."""
+        is_same = not self.has_byte_order and self.name != "String"
+        return (KRYO_2,) if is_same else (KRYO_2, KRYO_5)
+
+    def skip(self, reader: Reader) -> None:
+        """Skip a value, whose end is the same in both versions."""
+        if self.name == "String":
+            if reader.varint() != _NEW_OBJECT:
+                raise reader.error("Kryo refers to an object that it has not written")
+            read_text_bytes(reader)
+        elif self.width is not None:
+            reader.take(self.width)
+        elif self.name == "Integer":
+            reader.varint()
+        else:
+            read_number(reader)
+
+    def decode(self, data: bytes, kryo: int) -> Any:
+        """Return the value that a version of Kryo wrote.
+
+        Raises ValueError, IndexError, struct.error or DamagedFileError for other bytes.
+        """
+        if self.name == "String":
+            text = read_text(Reader(data[1:], "a text"))
+            if text is None:
+                raise ValueError("it is null")
+            return from_code_units(text)
+        if self.packing:
+            return struct.unpack(_ORDERS[kryo] + self.packing, data)[0]
+        zigzag = read_number(Reader(data, "a number"))
+        return zigzag >> 1 ^ -(zigzag & 1)
+
+    def encode(self, value: Any, kryo: int) -> bytes:
+        """Return the bytes that a version of Kryo writes."""
+        if self.name == "String":
+            text = encode_text(to_code_units(value), _LONGEST_ASCII[kryo])
+            return bytes([_NEW_OBJECT]) + text
+        if self.packing:
+            return struct.pack(_ORDERS[kryo] + self.packing, value)
+        return encode_number(value << 1 if value >= 0 else ~value << 1 | 1)
+
+
+_ORDERS = {KRYO_2: ">", KRYO_5: "<"}
+_LONGEST_ASCII = {KRYO_2: 63, KRYO_5: 32}  # longer text has a length
+_NEW_OBJECT = 1
+SIMPLE: Mapping[str, SimpleClass] = {
+    simple.name: simple
+    for simple in (
+        SimpleClass("Integer", 0),
+        SimpleClass("String", 1),
+        SimpleClass("Float", 2, "f"),
+        SimpleClass("Boolean", 3, "?"),
+        SimpleClass("Byte", 4, "b"),
+        SimpleClass("Character", 5, "H"),
+        SimpleClass("Short", 6, "h"),
+        SimpleClass("Long", 7),
+        SimpleClass("Double", 8, "d"),
+    )
+}
+"""The classes of simple values, which Kryo registers itself, by their names."""
 
 
 def _signed(source: KryoSource) -> int:
@@ -47,17 +139,22 @@ def _same(count: int) -> KryoCodec:
     return KryoCodec(lambda source: b"".join(_copy_number(source) for _ in range(count)), put_bytes)
 
 
-def _fixed(width: int, *, has_mark: bool = False) -> KryoCodec:
-    """Return the codec of a number of a fixed width, whose byte order is reversed."""
-    return KryoCodec(
-        lambda source: bytes(source.reader.take(width))[::-1], put_bytes, has_mark=has_mark
-    )
-
-
 def _text_codec() -> KryoCodec:
     return KryoCodec(
         lambda source: read_text(source.reader),
-        lambda target, text: target.put(encode_text(text, _LONGEST_ASCII)),
+        lambda target, text: target.put(encode_text(text, _LONGEST_ASCII[KRYO_5])),
+    )
+
+
+def _simple_codec(simple: SimpleClass) -> KryoCodec:
+    """Return the codec of a simple class; no object refers to its values, except for text."""
+    if simple.name == "String":
+        return _text_codec()
+    width = simple.width
+    if width is None:
+        return KryoCodec(_copy_number, put_bytes, has_mark=False)
+    return KryoCodec(
+        lambda source: bytes(source.reader.take(width))[::-1], put_bytes, has_mark=False
     )
 
 
@@ -329,23 +426,9 @@ def _read_date_time(source: KryoSource) -> bytes:
     )
 
 
-_STRING = 1
-_WRAPPERS: Mapping[int | str, KryoCodec] = {
-    0: KryoCodec(_copy_number, put_bytes, has_mark=False),
-    2: _fixed(4),
-    3: KryoCodec(lambda source: bytes(source.reader.take(1)), put_bytes, has_mark=False),
-    4: KryoCodec(lambda source: bytes(source.reader.take(1)), put_bytes, has_mark=False),
-    5: _fixed(2),
-    6: _fixed(2),
-    7: KryoCodec(_copy_number, put_bytes, has_mark=False),
-    8: _fixed(8),
-}
-"""The classes of numbers that Kryo registers itself; no object refers to them."""
-
 _NOTHING = KryoCodec(lambda source: b"", put_bytes)
 CODECS: Mapping[int | str, KryoCodec] = {
-    **_WRAPPERS,
-    _STRING: _text_codec(),
+    **{simple.number: _simple_codec(simple) for simple in SIMPLE.values()},
     73: KryoCodec(_read_list_of_array, _write_collection, skip_5=partial(_skip_collection, False)),
     75: _collection(is_sorted=True),  # java.util.PriorityQueue
     77: _same(1),  # java.sql.Date
@@ -361,10 +444,10 @@ CODECS: Mapping[int | str, KryoCodec] = {
     "[I": KryoCodec(_read_numbers, put_bytes),
     "[J": KryoCodec(_read_numbers, put_bytes),
     "[Ljava.lang.Object;": KryoCodec(_read_objects, _write_objects),
-    "[Ljava.lang.String;": _final_array(_STRING),
-    "[Ljava.lang.Long;": _final_array(7),
-    "[Ljava.lang.Integer;": _final_array(0),
-    "[Ljava.lang.Double;": _final_array(8),
+    "[Ljava.lang.String;": _final_array(SIMPLE["String"].number),
+    "[Ljava.lang.Long;": _final_array(SIMPLE["Long"].number),
+    "[Ljava.lang.Integer;": _final_array(SIMPLE["Integer"].number),
+    "[Ljava.lang.Double;": _final_array(SIMPLE["Double"].number),
     "java.lang.StringBuilder": _text_codec(),
     "java.lang.StringBuffer": _text_codec(),
     "java.math.BigInteger": KryoCodec(_read_bytes, put_bytes),

@@ -16,10 +16,8 @@ from typing import Any
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, varint
 from statestore.interop.flink.metadata.java_objects import JAVA_STREAM, skip_java_object
+from statestore.interop.flink.metadata.versions import KRYO_2
 from statestore.interop.flink.types.kryo_bytes import MARK, read_text
-
-KRYO_2, KRYO_5 = 2, 5
-"""The versions of Kryo in Flink 1 and Flink 2."""
 
 _FIRST_OF_JOB = 85
 """The number of the first class that a job registers; Flink registers the classes before it."""

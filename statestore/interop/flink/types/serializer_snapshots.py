@@ -1,8 +1,8 @@
 """Snapshots of serializers: the bytes with which a savepoint describes the types of its state.
 
-``TypeSerializerSnapshotSerializationUtil`` writes i32 2 before each snapshot. Each type reads and
-writes its own snapshot (:mod:`statestore.interop.flink.types.flink_types`), which is
-found by the name of the snapshot's class.
+``TypeSerializerSnapshotSerializationUtil`` writes i32 2 before each snapshot. Each type
+declares its snapshots (:mod:`statestore.interop.flink.types.flink_types`), which are found by the
+name of the snapshot's class.
 
 The snapshot of an unsupported class has no recognizable end, so nothing after it can be parsed.
 Such a class is an UnknownSnapshotError that names the class, unless the caller gives the end.
@@ -10,17 +10,18 @@ Such a class is an UnknownSnapshotError that names the class, unless the caller 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, i32
-from statestore.interop.flink.metadata.old_versions import too_old
-from statestore.interop.flink.metadata.snapshot_format import is_plain_composite
-from statestore.interop.flink.types.families.base import FlinkType, SnapshotReader
-from statestore.interop.flink.types.flink_types import TYPES, UnknownType
+from statestore.interop.flink.metadata.snapshot_format import SnapshotReader
+from statestore.interop.flink.metadata.versions import too_old
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.flink_types import TYPES
+from statestore.interop.flink.types.internal_types import UnknownType
 
 BodyEnds = Mapping[int, int]
 """The end of each body of an unknown class, by the position where the body begins."""
@@ -32,11 +33,10 @@ _OLD_SNAPSHOTS = (
     "ConfigSnapshot",  # the end of the class names of ``TypeSerializerConfigSnapshot``
     "ParameterlessTypeSerializerConfig",
 )
-_READERS = {
-    class_name: read
-    for flink_type in TYPES
-    for class_name, read in flink_type.snapshot_readers().items()
-}
+_READERS: dict[str, Callable[[SnapshotReader], FlinkType]] = {}
+for _type in TYPES:
+    for _form in _type.snapshots:  # the first form of a class reads the snapshots of the others
+        _READERS.setdefault(_form.class_name, partial(_form.read, make=_type))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,9 @@ def _read_versioned(reader: Reader, ends: BodyEnds) -> FlinkType:
     read = _READERS.get(class_name)
     if read is not None:
         return read(snapshot)
-    if is_plain_composite(reader, version):
+    if snapshot.is_plain_composite():
         middle = reader.position
-        snapshot.outer_version()
+        snapshot.with_outer_version()
         snapshot.parts()
         return UnknownType(class_name, i32(version) + bytes(reader.data[middle : reader.position]))
     if class_name.endswith(_OLD_SNAPSHOTS):

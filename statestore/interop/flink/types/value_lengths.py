@@ -45,13 +45,3 @@ def make_counted_skip(element: Skip) -> Skip:
             element(reader)
 
     return skip
-
-
-def make_flagged_skip(value: Skip, *, skips_if: bool) -> Skip:
-    """Return a function for a flag, after which a value follows if the flag is ``skips_if``."""
-
-    def skip(reader: Reader) -> None:
-        if reader.bool() is skips_if:
-            value(reader)
-
-    return skip

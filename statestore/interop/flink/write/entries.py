@@ -24,7 +24,7 @@ from statestore.interop.flink.metadata.java_binary import i16
 from statestore.interop.flink.read.canonical import prefix_bytes
 from statestore.interop.flink.read.snappy import frame_pieces
 from statestore.interop.flink.types.byte_slices import BYTES, join_parts
-from statestore.interop.flink.types.flink_types import Scalar
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.rows.column_types import schema_of_arrow
 from statestore.rows.key_group_runs import sort_groups
 from statestore.rows.sorting import ExternalSort, slices_of

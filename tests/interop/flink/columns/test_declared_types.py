@@ -46,7 +46,7 @@ CLASSES: Mapping[str, Any] = {
     "com.acme.Level": {"constants": ["LOW", "HIGH"]},
     "com.acme.Spot": {
         "fields": {"name": "String", "zone": "int"},
-        "hash": "java:31 * name.hashCode() + zone",
+        "hash": "record(name, zone)",
     },
 }
 ACCOUNTS = pa.table(
@@ -287,9 +287,9 @@ def test_a_key_with_another_hash_is_refused(
     [
         ("com.acme.Other", {}, "whose hashCode() decides their key groups"),
         ("com.acme.Level", CLASSES, "hashes differ in every Java process"),
-        ("com.acme.K", {"com.acme.K": {"fields": {"user": "String"}, "hash": "java:31 *"}},
+        ("com.acme.K", {"com.acme.K": {"fields": {"user": "String"}, "hash": "record("}},
          "the hash of com.acme.K: "),
-        ("com.acme.K", {"com.acme.K": {"fields": {"user": "String"}, "hash": "java:nobody"}},
+        ("com.acme.K", {"com.acme.K": {"fields": {"user": "String"}, "hash": "record(nobody)"}},
          "have no field 'nobody'; the fields are user"),
         ("com.acme.K", {"com.acme.K": {"fields": {"user": "String"}, "hash": "scala"}},
          "whose hashCode() decides"),

@@ -15,21 +15,19 @@ from statestore.interop.flink import export_savepoint, import_savepoint
 from statestore.interop.flink.columns.part_columns import part_columns
 from statestore.interop.flink.metadata.logical_types import LogicalType
 from statestore.interop.flink.types.arrow_types import INSTANT
-from statestore.interop.flink.types.families.avro_parts import AvroMapType
-from statestore.interop.flink.types.flink_types import (
-    CaseClassType,
+from statestore.interop.flink.types.avro import make_map_layout
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.java_types import (
     EnumType,
-    FlinkType,
     ListType,
     MapType,
-    PojoField,
-    PojoType,
     RowType,
-    Scalar,
-    SqlCollection,
-    TraversableType,
     TupleType,
 )
+from statestore.interop.flink.types.pojos import PojoField, PojoType
+from statestore.interop.flink.types.scala_types import CaseClassType, TraversableType
+from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.sql_types import SqlCollection
 from statestore.store import StateStore
 from tests.interop.flink.goldens import Golden
 
@@ -104,7 +102,7 @@ def test_keys_that_java_compares_by_identity_can_be_equal() -> None:
     map_type = MapType(Scalar("byte[]"), Scalar("Long"))
     assert len(map_type.write(maps)) == 1
     with pytest.raises(InvalidArgumentError, match="has the key 'a' twice"):
-        AvroMapType(Scalar("Long")).write(maps.cast(pa.map_(pa.string(), pa.int64())))
+        make_map_layout(Scalar("Long")).write(maps.cast(pa.map_(pa.string(), pa.int64())))
 
 
 LONG, TEXT, DOUBLE, BYTES = (Scalar(name) for name in ("Long", "String", "Double", "byte[]"))

@@ -14,7 +14,10 @@ from statestore.interop.flink import export_savepoint, import_savepoint
 from statestore.interop.flink.exporting.flink_versions import must_migrate
 from statestore.interop.flink.importing.import_record import SavepointRecord
 from statestore.interop.flink.options import ExportSelection, FlinkTarget
-from statestore.interop.flink.types.flink_types import TYPES, CepType, ListType, Scalar
+from statestore.interop.flink.types.cep import CepType
+from statestore.interop.flink.types.flink_types import TYPES
+from statestore.interop.flink.types.java_types import ListType
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.store import StateStore
 from tests.interop.flink.goldens import Golden
 from tests.interop.flink.test_real_flink import NEWEST, OLDER
@@ -107,7 +110,7 @@ def test_a_class_of_the_job_is_refused_before_the_savepoint_exists(tmp_path: Pat
 @pytest.mark.flink
 def test_all_serializers_that_flink_2_does_not_have_are_known() -> None:
     """Those of Scala are replaced or refused, and that of CEP is refused."""
-    known = {name for flink_type in TYPES for name in flink_type.snapshot_readers()}
+    known = {form.class_name for flink_type in TYPES for form in flink_type.snapshots}
     older, newer = (
         {
             entry.removesuffix(".class").replace("/", ".")

@@ -18,20 +18,18 @@ from statestore.interop.flink import (
 )
 from statestore.interop.flink.exporting.scala_classes import parse_class_mapping
 from statestore.interop.flink.options import FlinkTarget
-from statestore.interop.flink.types.families.base import nested_types
-from statestore.interop.flink.types.flink_types import (
+from statestore.interop.flink.types.base import FlinkType, nested_types
+from statestore.interop.flink.types.java_types import TupleType
+from statestore.interop.flink.types.key_recipes import recipe_hash_codes
+from statestore.interop.flink.types.pojos import PojoField, PojoType
+from statestore.interop.flink.types.scala_types import (
     CaseClassType,
-    FlinkType,
     OptionType,
-    PojoField,
-    PojoType,
     ScalaEnumType,
-    Scalar,
     TraversableType,
     TryType,
-    TupleType,
 )
-from statestore.interop.flink.types.key_recipes import recipe_hash_codes
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.keys.arrow import key_groups_of_hashes
 from tests.interop.flink.written import written_savepoint
 
@@ -132,7 +130,7 @@ def test_values_get_types_of_java(
     ("mapping", "key"),
     [
         ({"tuple": True}, TupleType("org.apache.flink.api.java.tuple.Tuple2", (TEXT, LONG))),
-        ({**POJO, "hash": "java:31 * name.hashCode() + count.hashCode()"}, PAIR_POJO),
+        ({**POJO, "hash": "record(name, count)"}, PAIR_POJO),
     ],
     ids=["tuple", "pojo"],
 )

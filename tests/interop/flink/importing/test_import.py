@@ -29,7 +29,7 @@ from statestore.interop.flink.importing.import_operators import element_columns
 from statestore.interop.flink.importing.import_record import ImportedState, SavepointRecord
 from statestore.interop.flink.options import SavepointAccess, SavepointHints
 from statestore.interop.flink.read.keyed_states import SavepointRows
-from statestore.interop.flink.types.flink_types import TupleType
+from statestore.interop.flink.types.java_types import TupleType
 from statestore.jobgraph.operators import operator_id
 from statestore.restore.restored import RestoredCheckpoint
 from tests.interop.flink.goldens import GOLDENS, Golden, few

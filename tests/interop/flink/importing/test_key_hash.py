@@ -20,18 +20,13 @@ from statestore.interop.flink import (
 )
 from statestore.interop.flink.columns.state_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.interop.flink.options import SavepointHints
-from statestore.interop.flink.types.flink_types import (
-    CaseClassType,
-    EnumType,
-    FlinkType,
-    KryoType,
-    OptionType,
-    PojoField,
-    PojoType,
-    Scalar,
-    TupleType,
-)
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.java_types import EnumType, TupleType
 from statestore.interop.flink.types.key_recipes import recipe_hash_codes
+from statestore.interop.flink.types.kryo import KryoType
+from statestore.interop.flink.types.pojos import PojoField, PojoType
+from statestore.interop.flink.types.scala_types import CaseClassType, OptionType
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.arrow import key_groups_of_hashes
 from statestore.keys.hashing import key_group_of
@@ -41,7 +36,7 @@ LONG, TEXT = Scalar("Long"), Scalar("String")
 POJO = PojoType(
     "a.Key", (PojoField("a", "a.Key", TEXT), PojoField("b", "a.Key", Scalar("Integer")))
 )
-RECIPE = "java:31 * a.hashCode() + b"
+RECIPE = "record(a, b)"
 USERS = [{"a": name, "b": number} for number, name in enumerate(("ann", "bob", "", "ü", "eve"))]
 CASE = CaseClassType("a.Pair", (TEXT, OptionType(LONG)))
 PAIRS = [{"f0": name, "f1": number} for name, number in (("ann", 1), ("bob", None), ("", 1 << 40))]
@@ -156,7 +151,7 @@ def test_a_recipe_that_puts_one_key_elsewhere_is_refused_with_the_key(tmp_path: 
     groups[3] = (groups[3] + 1) % 128
     place = savepoint(tmp_path / "s", POJO, USERS, groups)
     said = (
-        r"the recipe 'java:31 \* a.hashCode\(\) \+ b' for the keys of operator .* does not hold: "
+        r"the recipe 'record\(a, b\)' for the keys of operator .* does not hold: "
         r"it puts the key \{'a': 'ü', 'b': 3\} of state 'count' into key group "
         rf"{(groups[3] - 1) % 128}, but it is stored in key group {groups[3]}\. Compare the recipe"
     )
@@ -219,12 +214,12 @@ def test_a_few_keys_do_not_prove_the_hash_of_a_case_class(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("key", "keys", "recipe", "said"),
     [
-        (LONG, [1], "java:1", "are Long, whose hash is known: remove the recipe 'java:1'"),
-        (EnumType("a.E", ("A",)), ["A"], "java:this.ordinal", "differ in every Java process, so"),
-        (KryoType("a.B", NO_CLASSES), [b"\x09\x02"], "java:x", "Kryo<Long>, whose hash is known"),
-        (KryoType("a.B", NO_CLASSES), [b"\x0b"], "java:x", r"have no field 'x'; the fields are no"),
-        (POJO, USERS[:1], "java:a.hashCode() +", "is not understood at character 15"),
-        (POJO, USERS[:1], "python:1", "neither 'scala' nor 'java:' with a Java expression"),
+        (LONG, [1], "record(x)", r"are Long, whose hash is known: remove the recipe 'record\(x"),
+        (EnumType("a.E", ("A",)), ["A"], "record(x)", "differ in every Java process, so"),
+        (KryoType("a.B", NO_CLASSES), [b"\x09\x02"], "record(x)", "Kryo<Long>, whose hash is kno"),
+        (KryoType("a.B", NO_CLASSES), [b"\x0b"], "record(x)", r"no field 'x'; the fields are none"),
+        (POJO, USERS[:1], "java:a.hashCode()", "is none of scala, record"),
+        (POJO, USERS[:1], "python:1", "no function is registered as '1'"),
         (POJO, USERS[:1], "scala", "their hash depends on the job's own class"),
     ],
     ids=str,
@@ -255,7 +250,7 @@ def test_a_later_savepoint_is_checked_with_the_stored_recipe(tmp_path: Path) -> 
     imported(savepoint(tmp_path / "s1", POJO, USERS, groups), store, RECIPE)
     done = imported(savepoint(tmp_path / "s2", POJO, USERS, groups, number=2), store)
     assert (done.is_incremental, done.record.states[0].key_hash) == (True, RECIPE)
-    other = "java:a.hashCode() ^ b"
+    other = "objects(b, a)"
     later = savepoint(tmp_path / "s3", POJO, USERS, groups_of(other, POJO, USERS), number=3)
     with pytest.raises(InvalidArgumentError, match=r"does not hold: it puts the key"):
         imported(later, store)

@@ -14,7 +14,9 @@ from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.importing.value_probes import find_kryo_parts
 from statestore.interop.flink.metadata.java_binary import i32, utf
 from statestore.interop.flink.options import FlinkTarget, SavepointHints
-from statestore.interop.flink.types.flink_types import FlinkType, KryoType, TupleType
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.java_types import TupleType
+from statestore.interop.flink.types.kryo import KryoType
 from statestore.jobgraph.operators import operator_id
 from tests.interop.flink.goldens import Golden
 from tests.interop.flink.importing.test_kryo_values import LONG, NO_CLASSES, entries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.importing.value_probes import find_value_types, set_value_class
 from statestore.interop.flink.options import FlinkTarget
 from statestore.interop.flink.read.keyed_states import flink_state
-from statestore.interop.flink.types.families.kryo_keys import KryoKeyType
-from statestore.interop.flink.types.flink_types import FlinkType, KryoType, Scalar
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.kryo import KryoType
+from statestore.interop.flink.types.scalars import Scalar
 from tests.interop.flink.written import written_savepoint
 
 LONG = Scalar("Long")
@@ -24,8 +26,8 @@ NO_CLASSES = 3 * bytes.fromhex("000004f2c69a3d70 00000000")
 KRYO = KryoType("java.lang.Object", NO_CLASSES)
 
 
-def simple(name: str, kryo: int = 2) -> KryoKeyType:
-    return KryoKeyType(KRYO.class_name, KRYO.body, name, kryo)
+def simple(name: str, kryo: int = 2) -> KryoType:
+    return replace(KRYO, content=Scalar(name), kryo=kryo)
 
 
 def raw(value_type: FlinkType, values: list[Any]) -> list[bytes]:

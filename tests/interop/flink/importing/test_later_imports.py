@@ -20,16 +20,12 @@ from statestore.errors import (
 from statestore.format.ttl import TimeToLive
 from statestore.interop.flink import ImportedSavepoint, import_savepoint
 from statestore.interop.flink.options import SavepointAccess, SavepointHints
-from statestore.interop.flink.types.flink_types import (
-    FlinkType,
-    KryoType,
-    ListType,
-    PojoField,
-    PojoType,
-    Scalar,
-    TtlType,
-    TupleType,
-)
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.internal_types import TtlType
+from statestore.interop.flink.types.java_types import ListType, TupleType
+from statestore.interop.flink.types.kryo import KryoType
+from statestore.interop.flink.types.pojos import PojoField, PojoType
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of
 from tests.interop.flink.read.test_places import named
@@ -202,7 +198,7 @@ def test_a_ttl_can_be_added_and_changed(tmp_path: Path, store: StateStore) -> No
         ({"uids": {operator_id("large"): "large"}}, "no operator with the id"),
         ({"uids": {operator_id("big"): "other"}}, "is 'big' in the store"),
         ({"ttl": {"count": "7d"}}, "no state 'count' has last-access times"),
-        ({"key_hash": {"big": "java:1"}}, "whose hash is known"),
+        ({"key_hash": {"big": "record(x)"}}, "whose hash is known"),
         ({"drop": ["nothing"]}, "'nothing' cannot be dropped"),
     ],
 )
@@ -230,7 +226,7 @@ def test_a_recipe_cannot_be_changed(tmp_path: Path, store: StateStore) -> None:
     place = written_savepoint(tmp_path / "a", key, keys, [1, 2], groups=groups)
     imported(place, store)
     with pytest.raises(InvalidArgumentError, match="has the key hash '' in the store"):
-        imported(place, store, key_hash={"big": "java:id.hashCode()"})
+        imported(place, store, key_hash={"big": "record(id)"})
 
 
 def test_strict_refuses_what_an_earlier_import_kept_as_bytes(

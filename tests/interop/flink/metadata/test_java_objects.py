@@ -12,7 +12,9 @@ from statestore.interop.flink.metadata.java_binary import Reader, i32, utf
 from statestore.interop.flink.metadata.java_objects import JAVA_STREAM, skip_java_object
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_values
-from statestore.interop.flink.types.flink_types import JavaObjectType, Scalar, TupleType
+from statestore.interop.flink.types.internal_types import JavaObjectType
+from statestore.interop.flink.types.java_types import TupleType
+from statestore.interop.flink.types.scalars import Scalar
 
 OBJECTS = {
     "null": "aced000570",

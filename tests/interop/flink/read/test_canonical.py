@@ -23,7 +23,8 @@ from statestore.interop.flink.read.canonical import (
 )
 from statestore.interop.flink.read.group_bytes import BLOCK_BYTES, GroupBytes, Window
 from statestore.interop.flink.read.snappy import frame_pieces
-from statestore.interop.flink.types.flink_types import FlinkType, Scalar
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from tests.interop.flink.entries import key_group_bytes
 

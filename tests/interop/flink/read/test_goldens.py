@@ -18,8 +18,9 @@ from statestore.interop.flink.options import SavepointAccess
 from statestore.interop.flink.read.keyed_states import SavepointRows
 from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE, kafka_splits
 from statestore.interop.flink.read.savepoint import FlinkOperator, FlinkSavepoint, open_savepoint
+from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.encode import encode_list
-from statestore.interop.flink.types.flink_types import FlinkType, ListType, MapType, TupleType
+from statestore.interop.flink.types.java_types import ListType, MapType, TupleType
 from statestore.jobgraph.operators import operator_id
 from tests.interop.flink.goldens import GOLDENS, Golden, few
 from tests.interop.flink.shown import as_text, shown

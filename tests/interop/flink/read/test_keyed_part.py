@@ -22,13 +22,10 @@ from statestore.interop.flink.read.group_bytes import GroupBytes
 from statestore.interop.flink.read.heap import HeapEntries
 from statestore.interop.flink.read.keyed_states import FlinkState, StateForm, flink_state
 from statestore.interop.flink.read.snappy import frame_pieces
-from statestore.interop.flink.types.flink_types import (
-    FlinkType,
-    ListType,
-    MapType,
-    Scalar,
-    TimerType,
-)
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.internal_types import TimerType
+from statestore.interop.flink.types.java_types import ListType, MapType
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.storage.local import LocalStorage

@@ -25,7 +25,7 @@ from statestore.interop.flink.metadata.writer import metadata_v3
 from statestore.interop.flink.options import SavepointAccess
 from statestore.interop.flink.read.savepoint import FlinkSavepoint, open_savepoint
 from statestore.interop.flink.read.savepoint_files import Places
-from statestore.interop.flink.types.flink_types import Scalar
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.storage import open_storage
 from tests.interop.flink.goldens import Golden
 from tests.interop.flink.written import written_savepoint

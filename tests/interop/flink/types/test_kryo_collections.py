@@ -15,13 +15,14 @@ from statestore.interop.flink.exporting.scala_classes import parse_class_mapping
 from statestore.interop.flink.options import ExportSelection
 from statestore.interop.flink.types.byte_slices import BYTES, Spans
 from statestore.interop.flink.types.decode import decode_values
-from statestore.interop.flink.types.kryo_collections import KryoCollectionType, parse_collection
-from statestore.interop.flink.types.kryo_objects import KryoClasses
+from statestore.interop.flink.types.kryo import KryoType
+from statestore.interop.flink.types.kryo_collections import parse_collection
 from statestore.jobgraph.operators import operator_id
 from tests.interop.flink.goldens import Golden
 from tests.interop.flink.test_real_flink import HEAP, NEWEST, comparable, dumped
 from tests.servers.flink import Flink
 
+NO_CLASSES = 3 * bytes.fromhex("000004f2c69a3d70 00000000")
 KINDS = operator_id("kinds")
 PERSON = "golden.Shapes$Person"
 FIELDS = {"tags": "List<String>", "marks": "Map<String, Integer>"}
@@ -153,6 +154,6 @@ def test_other_objects_are_refused(
 
 def read(declared: str, raw: bytes) -> list[Any]:
     spans = Spans.from_array(pa.array([raw], BYTES), "a value")
-    content = KryoCollectionType(parse_collection(declared, "a.B.c"), KryoClasses())
+    content = KryoType("a.B", NO_CLASSES, 2, parse_collection(declared, "a.B.c"))
     found: list[Any] = decode_values(content, spans).to_pylist()
     return found

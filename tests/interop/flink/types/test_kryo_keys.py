@@ -17,7 +17,8 @@ from statestore.interop.flink.columns.state_columns import FLINK_KEY_GROUP, Entr
 from statestore.interop.flink.options import SavepointHints
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_values
-from statestore.interop.flink.types.flink_types import KryoKeyType, KryoType
+from statestore.interop.flink.types.kryo import KryoType
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of
 from tests.interop.flink.entries import entries_in
@@ -28,8 +29,8 @@ NO_CLASSES = 3 * bytes.fromhex("000004f2c69a3d70 00000000")
 ANY = KryoType(OBJECT, NO_CLASSES)
 
 
-def keys_of(simple: str, kryo: int) -> KryoKeyType:
-    return KryoKeyType(OBJECT, NO_CLASSES, simple, kryo)
+def keys_of(simple: str, kryo: int) -> KryoType:
+    return KryoType(OBJECT, NO_CLASSES, kryo, Scalar(simple))
 
 
 BOTH = {
@@ -85,12 +86,12 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("key", "value", "data"), VECTORS)
-def test_a_key_has_the_bytes_that_kryo_writes(key: KryoKeyType, value: Any, data: bytes) -> None:
+def test_a_key_has_the_bytes_that_kryo_writes(key: KryoType, value: Any, data: bytes) -> None:
     column = pa.array([value], key.arrow_type())
     assert key.write(column).to_pylist() == [data]
     assert decode_values(key, Spans.from_values([data], "f")).equals(column)
     assert key.snapshot() == ANY.snapshot()
-    assert KryoKeyType.parse(ANY, key.text) == key
+    assert ANY.with_class(key.text) == key
 
 
 @given(st.sampled_from((2, 5)), st.lists(st.integers(-(2**63), 2**63 - 1)), st.lists(st.text()))

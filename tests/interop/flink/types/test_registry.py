@@ -4,67 +4,69 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
-from collections import Counter
 from importlib import import_module
 
 import pyarrow as pa
 import pytest
 
 from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink import types
 from statestore.interop.flink.metadata.java_binary import Reader, i32
 from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
-from statestore.interop.flink.types import families
-from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.decode import decode_values
-from statestore.interop.flink.types.families.scalar import SCALARS
-from statestore.interop.flink.types.families.undecoded import plain_type
-from statestore.interop.flink.types.flink_types import (
-    TYPES,
-    ArrayType,
-    AvroArrayType,
-    AvroFixedType,
-    AvroMapType,
-    AvroOptionalType,
+from statestore.interop.flink.types.avro import (
     AvroType,
-    AvroUnionType,
-    BinaryRowType,
-    CaseClassType,
-    CepType,
-    DecimalDataType,
+    make_fixed_layout,
+    make_map_layout,
+    make_union_layout,
+)
+from statestore.interop.flink.types.base import FlinkType, Layout
+from statestore.interop.flink.types.byte_slices import Spans
+from statestore.interop.flink.types.cep import CepType
+from statestore.interop.flink.types.decode import decode_values
+from statestore.interop.flink.types.flink_types import TYPES
+from statestore.interop.flink.types.internal_types import (
+    JavaObjectType,
+    PythonType,
+    StreamElementType,
+    TimerType,
+    TtlAwareType,
+    TtlType,
+    UndecodedType,
+    UnknownType,
+    plain_type,
+)
+from statestore.interop.flink.types.java_types import (
+    ArrayType,
     EitherType,
     EnumType,
-    ExternalType,
-    FlinkType,
-    JavaObjectType,
-    KryoKeyType,
-    KryoType,
     ListType,
     MapType,
     NullableType,
-    OptionType,
-    PojoField,
-    PojoType,
-    PresentType,
-    PythonType,
-    RawType,
-    RecordType,
-    RowDataType,
     RowType,
+    TupleType,
+    present,
+)
+from statestore.interop.flink.types.kryo import KryoType, is_kryo_bytes
+from statestore.interop.flink.types.layouts import Block, Struct, Tagged
+from statestore.interop.flink.types.pojos import PojoField, PojoType
+from statestore.interop.flink.types.scala_types import (
+    CaseClassType,
+    OptionType,
     ScalaEnumType,
-    Scalar,
-    SqlCollection,
-    StreamElementType,
-    TimerType,
-    TimestampDataType,
     TraversableType,
     TryType,
-    TtlAwareType,
-    TtlType,
-    TupleType,
-    UndecodedType,
-    UnknownType,
 )
+from statestore.interop.flink.types.scalars import SCALARS, Scalar
 from statestore.interop.flink.types.serializer_snapshots import read_snapshot
+from statestore.interop.flink.types.sql_types import (
+    BinaryRowType,
+    DecimalDataType,
+    ExternalType,
+    RawType,
+    RowDataType,
+    SqlCollection,
+    TimestampDataType,
+)
 
 LONG, TEXT = Scalar("Long"), Scalar("String")
 NO_OBJECT = b"\xac\xed\0\5p"  # a Java object stream with a null
@@ -84,7 +86,6 @@ EXAMPLES: tuple[FlinkType, ...] = (
     RowType((LONG, TEXT), has_kind=False),
     *(ListType(TEXT, form) for form in ("List", "ArrayList", "Set", "LinkedList")),
     ArrayType("a.B", TEXT),
-    PresentType(LONG),
     MapType(LONG, TEXT),
     MapType(LONG, TEXT, "SortedMap", NO_OBJECT),
     MapType(LONG, TEXT, "NullAwareMap"),
@@ -109,15 +110,8 @@ EXAMPLES: tuple[FlinkType, ...] = (
     CepType("NodeV1", (ListType(EDGE),)),
     CepType("NFAState", (DEWEY, NODE, EVENT)),
     CepType("NFAState", (DEWEY, NODE, EVENT), has_previous_time=True),
-    RecordType(("id", "name"), (LONG, TEXT)),
     AvroType("a.B", '{"type":"record","name":"B","fields":[{"name":"a","type":"int"}]}'),
     AvroType("a.B", '"string"', version=2),
-    AvroFixedType(1),
-    AvroOptionalType(TEXT, null_index=0),
-    AvroOptionalType(LONG, null_index=1),
-    AvroUnionType((LONG, TEXT)),
-    AvroArrayType(TEXT),
-    AvroMapType(LONG),
     UndecodedType(LONG),
     RowDataType((BIGINT, STRING), (LONG, Scalar("StringData"))),
     ExternalType(NO_OBJECT + b"\1", LONG),
@@ -131,18 +125,27 @@ EXAMPLES: tuple[FlinkType, ...] = (
     SqlCollection(MAP, 1, 2 * NO_OBJECT),
     StreamElementType(LONG),
     KryoType("a.B", NO_CLASSES),
-    KryoKeyType("a.B", NO_CLASSES, "Long", 2),
+    KryoType("a.B", NO_CLASSES, 2, LONG),
     JavaObjectType(),
     UnknownType("a.OwnSnapshot", NESTED_LONG),
 )
+LAYOUTS: tuple[Layout, ...] = (
+    present(LONG),
+    Struct(("id", "name"), (LONG, TEXT)),
+    make_fixed_layout(1),
+    make_union_layout((None, TEXT)),
+    make_union_layout((LONG, None)),
+    make_union_layout((LONG, TEXT)),
+    Block(TEXT),
+    make_map_layout(LONG),
+)
+"""The layouts of parts of values, which have no serializer of their own."""
+
 OPAQUE = (BinaryRowType, UnknownType)
 BYTES = (
     JavaObjectType,
-    KryoType,
     UndecodedType,
 )  # whose columns have bytes; they have tests of their own
-AVRO_PARTS = (AvroFixedType, AvroOptionalType, AvroUnionType, AvroArrayType, AvroMapType)
-WITHOUT_SNAPSHOT = (PresentType, PythonType, RecordType, *AVRO_PARTS)
 PYTHON_SCALARS = ("PythonDate", "PythonTime", "PythonTimestamp")
 
 
@@ -169,24 +172,25 @@ def two_values(data_type: pa.DataType) -> pa.Array:
     return pa.array([1, 2], data_type)
 
 
-def values_of(flink_type: FlinkType) -> pa.Array:
-    whole = two_values(flink_type.arrow_type())
-    if not isinstance(flink_type, EitherType | AvroUnionType):
+def values_of(layout: Layout) -> pa.Array:
+    whole = two_values(layout.arrow_type())
+    tagged = layout.layout if isinstance(layout, FlinkType) else layout
+    if not isinstance(tagged, Tagged) or tagged.label is None:
         return whole
-    is_left, left, right = whole.flatten()
-    if isinstance(flink_type, AvroUnionType):
-        is_left = pa.array([0, 1], pa.int32())
+    label, left, right = whole.flatten()
+    if pa.types.is_integer(label.type):
+        label = pa.array([0, 1], label.type)
     sides = [left.take(pa.array([0, None])), right.take(pa.array([None, 1]))]
-    return pa.StructArray.from_arrays([is_left, *sides], fields=list(whole.type))
+    return pa.StructArray.from_arrays([label, *sides], fields=list(whole.type))
 
 
 def defined_types() -> set[type[FlinkType]]:
-    """Return the types that the modules of the families define."""
-    names = [module.name for module in pkgutil.iter_modules(families.__path__)]
+    """Return the types that the modules of the package define."""
+    names = [module.name for module in pkgutil.iter_modules(types.__path__)]
     return {
         member
         for name in names
-        for member in vars(import_module(f"{families.__name__}.{name}")).values()
+        for member in vars(import_module(f"{types.__name__}.{name}")).values()
         if inspect.isclass(member) and issubclass(member, FlinkType)
         if not inspect.isabstract(member)
     }
@@ -200,30 +204,37 @@ def test_every_type_is_registered_and_has_an_example() -> None:
 
 
 def test_no_two_types_read_the_same_snapshot() -> None:
-    names = Counter(name for flink_type in TYPES for name in flink_type.snapshot_readers())
-    assert [name for name, count in names.items() if count > 1] == []
+    classes = [{form.class_name for form in flink_type.snapshots} for flink_type in TYPES]
+    assert sum(map(len, classes)) == len(set().union(*classes))
 
 
 @pytest.mark.parametrize(
-    "flink_type",
-    [example for example in EXAMPLES if not isinstance(example, (*OPAQUE, *BYTES))],
+    "layout",
+    [
+        *(
+            example
+            for example in EXAMPLES
+            if not isinstance(example, (*OPAQUE, *BYTES)) and not is_kryo_bytes(example)
+        ),
+        *LAYOUTS,
+    ],
     ids=str,
 )
-def test_values_are_written_read_and_skipped(flink_type: FlinkType) -> None:
-    values = values_of(flink_type)
-    written = flink_type.write(values)
+def test_values_are_written_read_and_skipped(layout: Layout) -> None:
+    values = values_of(layout)
+    written = layout.write(values)
     raw = written.to_pylist()
-    found = decode_values(flink_type, Spans.from_values(raw, "values"))
-    assert found.type == flink_type.arrow_type()
+    found = decode_values(layout, Spans.from_values(raw, "values"))
+    assert found.type == layout.arrow_type()
     assert found.equals(values)
-    skip = flink_type.skipper()
+    skip = layout.skipper()
     reader = Reader(b"".join(raw), "values")
     skip(reader)
     assert reader.position == len(raw[0])
     skip(reader)
     assert reader.remaining == 0
-    if flink_type.fixed_width is not None:
-        assert {len(value) for value in raw} == {flink_type.fixed_width}
+    if layout.fixed_width is not None:
+        assert {len(value) for value in raw} == {layout.fixed_width}
 
 
 @pytest.mark.parametrize(
@@ -251,14 +262,14 @@ def test_values_that_stay_bytes_are_refused_by_name(flink_type: FlinkType) -> No
 @pytest.mark.parametrize("flink_type", EXAMPLES, ids=str)
 def test_its_snapshot_gives_the_type_again(flink_type: FlinkType) -> None:
     is_python = isinstance(flink_type, Scalar) and flink_type.name in PYTHON_SCALARS
-    if is_python or isinstance(flink_type, WITHOUT_SNAPSHOT):
+    if is_python or isinstance(flink_type, PythonType):
         with pytest.raises(UnsupportedTypeError, match=r"no snapshot|no serializer"):
             flink_type.snapshot()
         return
     raw = i32(2) + flink_type.snapshot()
     reader = Reader(raw, "header")
     expected = plain_type(flink_type)
-    if isinstance(flink_type, KryoKeyType):  # only the keys tell their class
+    if isinstance(flink_type, KryoType):  # only the values tell their class
         expected = KryoType(flink_type.class_name, flink_type.body)
     assert read_snapshot(reader).flink_type == expected
     assert reader.remaining == 0

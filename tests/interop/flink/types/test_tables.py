@@ -18,16 +18,12 @@ from statestore.interop.flink import export_savepoint, import_savepoint, open_sa
 from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.importing.import_record import SavepointRecord
 from statestore.interop.flink.metadata.java_binary import Reader, i8, i32, utf
+from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.byte_slices import Spans
 from statestore.interop.flink.types.decode import decode_values
-from statestore.interop.flink.types.flink_types import (
-    EitherType,
-    FlinkType,
-    ListType,
-    MapType,
-    Scalar,
-    UnknownType,
-)
+from statestore.interop.flink.types.internal_types import UnknownType
+from statestore.interop.flink.types.java_types import EitherType, ListType, MapType
+from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 from statestore.store import StateStore
 from tests.interop.flink.exporting.test_export_imported import entries

@@ -1,0 +1,401 @@
+"""Tuples, rows, collections, enums and nullable values of Flink's Java API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.interop.flink.metadata.java_binary import Reader, i8, i32, utf
+from statestore.interop.flink.metadata.snapshot_format import (
+    BASE,
+    DATAVIEW,
+    FIELDS,
+    FLINK,
+    JAVA_OBJECT,
+    RUNTIME,
+    SCALA,
+    TABLE,
+    TEXT,
+    Member,
+    SnapshotForm,
+    composite,
+    counted_member,
+    encode_parts,
+    flag_since,
+    inner_class,
+    plain,
+)
+from statestore.interop.flink.types.base import (
+    FlinkType,
+    Layout,
+    generic_name,
+    nested_hashes,
+    short_name,
+    total_width,
+)
+from statestore.interop.flink.types.byte_cursor import Cursor
+from statestore.interop.flink.types.encode import refuse_nulls, refuse_repeated, write_numbers
+from statestore.interop.flink.types.key_hash import (
+    HashCodes,
+    KeyHash,
+    hash_column,
+    struct_hash,
+)
+from statestore.interop.flink.types.layouts import (
+    FLAG,
+    Choice,
+    Counted,
+    Entries,
+    Flagged,
+    Leaf,
+    Masked,
+    MaskedList,
+    Tagged,
+    Tags,
+    number_names,
+    numbered_struct,
+)
+from statestore.interop.flink.types.scala_hash import hash_product
+from statestore.interop.flink.types.scalars import Scalar
+
+_JOIN = f"{FLINK}streaming.api.operators.co.IntervalJoinOperator$BufferEntry"
+_JOIN_FIELDS = Member(
+    lambda snapshot: (Scalar("Boolean"), *snapshot.parts(1)),
+    lambda fields: encode_parts(fields[1:]),
+)
+"""The fields of ``IntervalJoinOperator.BufferEntry``: a flag that it was joined, and an element."""
+
+
+@dataclass(frozen=True, slots=True)
+class TupleType(FlinkType):
+    """A ``Tuple1`` to ``Tuple25``, or a Scala-free subclass of one."""
+
+    class_name: str
+    fields: tuple[FlinkType, ...]
+
+    snapshots = (
+        composite(f"{_JOIN}SerializerSnapshot", 1, {"fields": _JOIN_FIELDS}, class_name=_JOIN),
+        composite(f"{RUNTIME}TupleSerializerSnapshot", 2, {"class_name": TEXT, "fields": FIELDS}),
+    )
+
+    def _java_name(self) -> str:
+        return generic_name(short_name(self.class_name), *self.fields)
+
+    def _make_layout(self) -> Layout:
+        return numbered_struct(self.fields)
+
+    def _serializer_length(self) -> int | None:
+        return total_width(field.serializer_length for field in self.fields)
+
+    def _key_hash(self) -> KeyHash | None:
+        parts = nested_hashes(self.fields)
+        return None if parts is None else struct_hash(f"Tuple{len(self.fields)}", parts)
+
+    def _hash_codes(self, column: pa.Array) -> HashCodes:
+        parts = zip(self.fields, column.flatten(), strict=True)
+        first, *others = (field.hash_codes(values) for field, values in parts)
+        for codes in others:
+            first = first * np.int32(31) + codes
+        return first
+
+
+@dataclass(frozen=True, slots=True)
+class RowType(FlinkType):
+    """A ``Row``; ``has_kind`` is true if the ``RowKind`` precedes the null bits of its values."""
+
+    fields: tuple[FlinkType, ...]
+    has_kind: bool = True
+
+    snapshots = (
+        composite(
+            inner_class(RUNTIME, "RowSerializer"),
+            4,
+            {"has_kind": flag_since(4, implied=3), "fields": FIELDS},
+        ),
+    )
+
+    def _java_name(self) -> str:
+        return generic_name("Row", *self.fields)
+
+    def _make_layout(self) -> Layout:
+        return Masked(number_names(self.fields), self.fields, self.has_kind)
+
+    def _has_identity(self) -> bool:
+        return False  # its equals compares the elements of arrays
+
+    def _key_hash(self) -> KeyHash | None:
+        parts = nested_hashes(self.fields)
+        return None if parts is None else struct_hash("Row", parts)
+
+
+@dataclass(frozen=True, slots=True)
+class NullableType(FlinkType):
+    """A nullable value; a null is followed by ``padding`` bytes."""
+
+    value: FlinkType
+    padding: int = 0
+
+    snapshots = (
+        composite(
+            inner_class(RUNTIME, "NullableSerializer"),
+            2,
+            {"padding": Member(lambda snapshot: _read_padding(snapshot.reader), i32)},
+            ("value",),
+        ),
+    )
+
+    def _java_name(self) -> str:
+        return generic_name("Nullable", self.value)
+
+    def _make_layout(self) -> Layout:
+        return Flagged(self.value, present=0, padding=self.padding)
+
+    def _serializer_length(self) -> int | None:
+        inner = self.value.serializer_length if self.padding else None
+        return None if inner is None else 1 + inner
+
+
+_LONGEST_PADDING = 1 << 16  # a null takes as many bytes as a value of a fixed length
+
+
+def _read_padding(reader: Reader) -> int:
+    begin = reader.position
+    padding = reader.i32()
+    if not 0 <= padding <= _LONGEST_PADDING:
+        raise reader.error(f"a null is followed by {padding} bytes", position=begin)
+    return padding
+
+
+def present(value: Layout) -> Layout:
+    """Return the layout of a value after a flag that it is not null."""
+    return Flagged(value, present=1)
+
+
+_HAS_MASK = flag_since(3, implied=2)
+
+
+def _list_form(class_name: str, form: str) -> SnapshotForm:
+    return composite(class_name, 1, parts=("element",), form=form)
+
+
+def _view_form(view: str) -> SnapshotForm:
+    """Return the snapshot of a view, which has the layout of the list or map in it."""
+    name = f"{DATAVIEW}{view}SerializerSnapshot"
+    return composite(name, 1, parts=("element",), make=lambda element: element)
+
+
+@dataclass(frozen=True, slots=True)
+class ListType(FlinkType):
+    """A ``List`` or ``Set``; the hashmap backend stores a list state as an ``ArrayList``.
+
+    The ``LinkedList`` of Flink SQL has a null bit for each element.
+    """
+
+    element: FlinkType
+    form: Literal["List", "ArrayList", "Set", "LinkedList"] = "List"
+
+    snapshots = (
+        _list_form(f"{BASE}ListSerializerSnapshot", "List"),
+        _list_form(f"{FLINK}runtime.state.ArrayListSerializerSnapshot", "ArrayList"),
+        _list_form(f"{BASE}SetSerializerSnapshot", "Set"),
+        composite(
+            inner_class(TABLE, "LinkedListSerializer"),
+            3,
+            {
+                "form": Member(
+                    lambda snapshot: "LinkedList" if _HAS_MASK.read(snapshot) else "List",
+                    lambda _: i8(True),
+                )
+            },
+            ("element",),
+            form="LinkedList",
+        ),
+        _view_form("ListView"),
+        _view_form("MapView"),
+    )
+
+    def _java_name(self) -> str:
+        return generic_name("List" if self.form == "ArrayList" else self.form, self.element)
+
+    def _make_layout(self) -> Layout:
+        if self.form == "LinkedList":
+            return MaskedList(self.element)
+        return Counted(NullableType(self.element) if self.form == "Set" else self.element)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        if self.form == "Set" and not self.element.has_identity:
+            refuse_repeated(array, array.flatten(), "a set has the element")
+        return self.layout.write(array)
+
+    def _key_hash(self) -> KeyHash | None:
+        element = self.element._key_hash()
+        if element is None:
+            return None
+
+        def convert(column: pa.Array) -> pa.Array:
+            return pa.ListArray.from_arrays(column.offsets, element.convert(column.values))
+
+        is_column = self.form == "List" and element.is_column
+        return KeyHash(f"List<{element.key_type}>", convert, is_column=is_column)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType(FlinkType):
+    """An array of objects, each after a flag that it is not null."""
+
+    class_name: str
+    element: FlinkType
+
+    snapshots = (
+        composite(f"{BASE}GenericArraySerializerSnapshot", 1, {"class_name": TEXT}, ("element",)),
+    )
+
+    def _java_name(self) -> str:
+        return f"{self.element.java_name}[]"
+
+    def _make_layout(self) -> Layout:
+        return Counted(present(self.element))
+
+    def _has_identity(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class MapType(FlinkType):
+    """A ``Map``.
+
+    For the ``SortedMap`` of Flink SQL, ``outer`` is its comparator as Java serialized it. The
+    ``NullAwareMap`` of Flink SQL can have a null key.
+    """
+
+    key: FlinkType
+    value: FlinkType
+    form: Literal["Map", "SortedMap", "NullAwareMap"] = "Map"
+    outer: bytes = b""
+
+    snapshots = (
+        composite(f"{BASE}MapSerializerSnapshot", 1, parts=("key", "value"), form="Map"),
+        plain(
+            f"{TABLE}SortedMapSerializerSnapshot",
+            3,
+            {"outer": JAVA_OBJECT},
+            ("key", "value"),
+            form="SortedMap",
+        ),
+        composite(
+            f"{DATAVIEW}NullAwareMapSerializerSnapshot",
+            1,
+            parts=("key", "value"),
+            form="NullAwareMap",
+        ),
+    )
+
+    def _java_name(self) -> str:
+        return generic_name(self.form, self.key, self.value)
+
+    def _make_layout(self) -> Layout:
+        key = NullableType(self.key) if self.form == "NullAwareMap" else self.key
+        entry = numbered_struct((key, NullableType(self.value)))
+        return Entries(Counted(entry, least=2), are_keys_unique=not self.key.has_identity)
+
+    def _key_hash(self) -> KeyHash | None:
+        parts = nested_hashes((self.key, self.value))
+        if parts is None or not all(part.is_plain for part in parts):
+            return None
+        names = ", ".join(part.key_type for part in parts)
+        return KeyHash(f"Map<{names}>", lambda column: column, is_column=False)
+
+
+def _either_form(class_name: str, form: str) -> SnapshotForm:
+    return composite(class_name, 1, parts=("left", "right"), form=form)
+
+
+@dataclass(frozen=True, slots=True)
+class EitherType(FlinkType):
+    """An ``Either`` of two types; ``TaggedUnion`` is the form of a window join of two streams."""
+
+    left: FlinkType
+    right: FlinkType
+    form: Literal["Either", "ScalaEither", "TaggedUnion"] = "Either"
+
+    snapshots = (
+        _either_form(f"{RUNTIME}JavaEitherSerializerSnapshot", "Either"),
+        _either_form(f"{SCALA}ScalaEitherSerializerSnapshot", "ScalaEither"),
+        _either_form(
+            f"{FLINK}streaming.api.datastream.CoGroupedStreams$UnionSerializerSnapshot",
+            "TaggedUnion",
+        ),
+    )
+
+    def _java_name(self) -> str:
+        return generic_name(self.form.removeprefix("Scala"), self.left, self.right)
+
+    def _make_layout(self) -> Layout:
+        is_union = self.form == "TaggedUnion"
+        sides = Choice("left", self.left, (1,)), Choice("right", self.right, (2 * is_union,))
+        return Tagged(_SIDES if is_union else FLAG, sides, pa.field("is_left", pa.bool_()))
+
+    def _hash_codes(self, column: pa.Array) -> HashCodes:
+        if self.form != "ScalaEither":
+            return hash_column(self.key_hash(), column)  # whose error names the type
+        is_left, left, right = column.flatten()
+        rows = is_left.to_numpy(zero_copy_only=False)
+        sides = self.left.scala_hash_codes(left), self.right.scala_hash_codes(right)
+        return hash_product([np.where(rows, *sides)])
+
+
+_SIDES = Tags(1, 2, problem="a value belongs to neither of the two streams")
+
+
+@dataclass(frozen=True, slots=True)
+class EnumType(FlinkType):
+    """An enum; a value is the index of its constant."""
+
+    class_name: str
+    constants: tuple[str, ...]
+
+    snapshots = (
+        plain(
+            inner_class(BASE, "EnumSerializer"),
+            3,
+            {"class_name": TEXT, "constants": counted_member(Reader.utf, utf, 2, "constants")},
+        ),
+    )
+
+    def _java_name(self) -> str:
+        return short_name(self.class_name)
+
+    def _make_layout(self) -> Layout:
+        return Leaf(pa.string(), 4, self._read_constants, self._write_constants)
+
+    def _serializer_length(self) -> int | None:
+        return self.fixed_width
+
+    def _read_constants(self, cursor: Cursor) -> pa.Array:
+        numbers = cursor.numbers(">i4")
+        wrong = (numbers < 0) | (numbers >= len(self.constants))
+        cursor.refuse(wrong, f"{self.class_name} has no such constant")
+        return pa.array(self.constants, pa.string()).take(pa.array(numbers))
+
+    def _write_constants(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        places = pc.index_in(array, pa.array(self.constants, pa.string()))
+        if places.null_count:
+            example = array.filter(places.is_null())[0]
+            raise InvalidArgumentError(
+                f"{self.java_name} has no constant {str(example)!r}; the constants are "
+                f"{', '.join(self.constants)}"
+            )
+        return write_numbers(places, ">i4")
+
+    def _hash_codes(self, column: pa.Array) -> HashCodes:
+        raise UnsupportedTypeError(
+            f"the hashes of the constants of the enum {self.java_name} differ in every Java "
+            "process, so no recipe can compute them"
+        )

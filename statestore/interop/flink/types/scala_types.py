@@ -1,0 +1,224 @@
+"""Types of Flink's Scala API: case classes, collections, enumerations, ``Option`` and ``Try``.
+
+``Either`` of Scala has the layout of Java's, and is in :mod:`.java_types`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink.metadata.java_binary import i32, utf
+from statestore.interop.flink.metadata.snapshot_format import (
+    FIELDS,
+    SCALA,
+    TEXT,
+    composite,
+    counted_member,
+    plain,
+)
+from statestore.interop.flink.types.base import (
+    FlinkType,
+    Layout,
+    generic_name,
+    short_name,
+    total_width,
+)
+from statestore.interop.flink.types.byte_cursor import Cursor
+from statestore.interop.flink.types.byte_slices import BYTES, join_parts
+from statestore.interop.flink.types.encode import (
+    find_valid,
+    refuse_nulls,
+    refuse_repeated,
+    write_numbers,
+)
+from statestore.interop.flink.types.java_types import present
+from statestore.interop.flink.types.key_hash import HashCodes
+from statestore.interop.flink.types.layouts import (
+    FLAG,
+    Choice,
+    Counted,
+    Flagged,
+    Leaf,
+    Tagged,
+    numbered_struct,
+)
+from statestore.interop.flink.types.scala_hash import NONE_HASH, hash_product
+from statestore.interop.flink.types.value_lengths import Skip
+
+__all__ = ["CaseClassType", "OptionType", "ScalaEnumType", "TraversableType", "TryType"]
+
+_MAP_OR_SET = re.compile(r"CanBuildFrom\[[\w.]*(Map|Set)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class CaseClassType(FlinkType):
+    """A case class or a tuple of Scala."""
+
+    class_name: str
+    fields: tuple[FlinkType, ...]
+
+    snapshots = (
+        composite(
+            f"{SCALA}ScalaCaseClassSerializerSnapshot", 2, {"class_name": TEXT, "fields": FIELDS}
+        ),
+    )
+
+    def _java_name(self) -> str:
+        return generic_name(short_name(self.class_name), *self.fields)
+
+    def _make_layout(self) -> Layout:
+        return numbered_struct(self.fields)
+
+    def _serializer_length(self) -> int | None:
+        return total_width(field.serializer_length for field in self.fields)
+
+    def _hash_codes(self, column: pa.Array) -> HashCodes:
+        parts = zip(self.fields, column.flatten(), strict=True)
+        return hash_product([field.scala_hash_codes(values) for field, values in parts])
+
+
+@dataclass(frozen=True, slots=True)
+class TraversableType(FlinkType):
+    """A collection of Scala; ``builder`` is the code that makes the job's collection."""
+
+    builder: str
+    element: FlinkType
+
+    snapshots = (
+        composite(f"{SCALA}TraversableSerializerSnapshot", 2, {"builder": TEXT}, ("element",)),
+    )
+
+    def _java_name(self) -> str:
+        return generic_name("Traversable", self.element)
+
+    def _make_layout(self) -> Layout:
+        return Counted(present(self.element))
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        found, values, what = (
+            _MAP_OR_SET.search(self.builder),
+            array.flatten(),
+            "a set has the element",
+        )
+        element = self.element
+        if found is not None and found[1] == "Map" and isinstance(element, CaseClassType):
+            element, values, what = element.fields[0], values.field(0), "a map has the key"
+        if found is not None and not element.has_identity:
+            refuse_repeated(array, values, what)
+        return self.layout.write(array)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalaEnumType(FlinkType):
+    """An ``Enumeration`` of Scala; a value is the id of its constant."""
+
+    class_name: str
+    constants: tuple[tuple[str, int], ...]
+
+    snapshots = (
+        plain(
+            f"{SCALA}ScalaEnumSerializerSnapshot",
+            3,
+            {
+                "class_name": TEXT,
+                "constants": counted_member(
+                    lambda reader: (reader.utf(), reader.i32()),
+                    lambda constant: utf(constant[0]) + i32(constant[1]),
+                    least=6,
+                    what="constants",
+                ),
+            },
+        ),
+    )
+
+    @property
+    def _names(self) -> pa.Array:
+        return pa.array([name for name, _ in self.constants], pa.string())
+
+    @property
+    def _ids(self) -> pa.Array:
+        return pa.array([number for _, number in self.constants], pa.int32())
+
+    def _java_name(self) -> str:
+        return short_name(self.class_name)
+
+    def _make_layout(self) -> Layout:
+        return Leaf(pa.string(), 4, self._read_constants, self._write_constants)
+
+    def _serializer_length(self) -> int | None:
+        return self.fixed_width
+
+    def _read_constants(self, cursor: Cursor) -> pa.Array:
+        ids = pa.array(cursor.numbers(">i4").astype(np.int32), pa.int32())
+        index = pc.index_in(ids, self._ids)
+        unknown = index.is_null().to_numpy(zero_copy_only=False)
+        cursor.refuse(unknown, f"{self.class_name} has no constant with such an id")
+        return self._names.take(index)
+
+    def _write_constants(self, array: pa.Array) -> pa.Array:
+        return write_numbers(self._ids.take(pc.index_in(array, self._names)), ">i4")
+
+    def _hash_codes(self, column: pa.Array) -> HashCodes:
+        ids = self._ids.take(pc.index_in(column, self._names)).fill_null(0)
+        codes: HashCodes = ids.to_numpy(zero_copy_only=False)
+        return codes
+
+
+@dataclass(frozen=True, slots=True)
+class OptionType(FlinkType):
+    """An ``Option``; ``None`` of Scala is a null in the column."""
+
+    value: FlinkType
+
+    snapshots = (composite(f"{SCALA}ScalaOptionSerializerSnapshot", 2, parts=("value",)),)
+
+    def _java_name(self) -> str:
+        return generic_name("Option", self.value)
+
+    def _make_layout(self) -> Layout:
+        problem = f"a {self.java_name} holds a null, which its column cannot tell from an empty one"
+        return Flagged(self.value, present=1, null_value=problem)
+
+    def _hash_codes(self, column: pa.Array) -> HashCodes:
+        some = hash_product([self.value.scala_hash_codes(column)])
+        return np.where(find_valid(column), some, np.int32(NONE_HASH))
+
+
+@dataclass(frozen=True, slots=True)
+class TryType(FlinkType):
+    """A ``Try``; the error of a failed one has no columns, because Kryo serializes it."""
+
+    value: FlinkType
+    error: FlinkType
+
+    snapshots = (composite(f"{SCALA}ScalaTrySerializerSnapshot", 2, parts=("value", "error")),)
+
+    def _java_name(self) -> str:
+        return generic_name("Try", self.value)
+
+    def _column_count(self) -> int:
+        return self.value.column_count
+
+    def _arrow_type(self) -> pa.DataType:
+        return self.value.arrow_type()
+
+    def _skipper(self) -> Skip:
+        sides = Choice("error", self.error, (0,)), Choice("value", self.value, (1,))
+        return Tagged(FLAG, sides).skipper()
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        if not bool(cursor.flags().all()):
+            raise UnsupportedTypeError(
+                f"a {self.java_name} has failed, and its error can only be read as bytes"
+            )
+        return self.value.read(cursor)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        return join_parts(pa.scalar(b"\1", BYTES), self.value.write(array))
