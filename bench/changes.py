@@ -112,7 +112,7 @@ def history(folder: Path, rows: int, repeats: int) -> list[Figure]:
             checkpoint.write_changes("bench", "state", Changes(upserts, deletes), key="user")
         seconds.append(time.perf_counter() - start)
         amplification.append(_amplification(checkpoint.manifest.keyed[0]))
-    entry = store.manifest().keyed[0]
+    entry = store.checkpoint().manifest.keyed[0]
     full = StateStore.open(str(folder / "full"), table_format="parquet")
     with full.snapshot(parallelism=PARALLELISM) as checkpoint:
         merged = pa.concat_tables(list(_subtasks(store))).drop_columns(["key_group"])

@@ -66,7 +66,9 @@ def _measured(
     found = [_figure(snapshots, "s", MOST_SNAPSHOT), _figure(restores, "s", MOST_RESTORE)]
     for fact, unit in (("files", "files"), ("size_bytes", "bytes")):
         counts = {
-            f"{unit}, {engine}, {groups:,} key groups": [float(getattr(store.manifest(), fact))]
+            f"{unit}, {engine}, {groups:,} key groups": [
+                float(getattr(store.checkpoint().manifest, fact))
+            ]
             for groups, store in stores.items()
         }
         found.append(_figure(counts, unit))

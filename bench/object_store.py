@@ -68,7 +68,7 @@ def requests(folder: Path, rows: int, repeats: int) -> list[Figure]:
             asked = server.requests() - before
             dollars = sum(number * PRICES[kind] / 1000 for kind, number in asked.items())
             kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(asked.items()))
-            files = store.manifest().files
+            files = store.checkpoint().manifest.files
             what = f"a checkpoint of {files} files in a bucket, {layout}"
             found.append(_count(f"{what}: {kinds}", asked.total(), "requests"))
             found.append(_count(f"{what}: price of a thousand such", 1000 * dollars, "dollars"))

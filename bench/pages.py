@@ -40,14 +40,16 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     _make_large(large)
     shown, listed = f"the newest of {SHOWN} checkpoints", f"the newest of {rows:,} checkpoints"
     manifest = f"manifest of {STATES} states of {GROUPS:,} key groups"
-    pages = {"page of it": partial(checkpoint, which=1)}
-    pages["page of a state of it"] = partial(state, which=1, uid="u", name="s7")
-    pages["page of a plan of it"] = partial(rescale, which=1, parallelism=23)
+    pages: dict[str, Callable[[StateStore], PageView]] = {
+        "page of it": lambda store: checkpoint(store.checkpoint(1)),
+        "page of a state of it": lambda store: state(store.checkpoint(1), "u", "s7"),
+        "page of a plan of it": lambda store: rescale(store, store.checkpoint(1), 23),
+    }
     seconds = in_turn(
         {
             shown: partial(_opened, few, timeline),
             listed: partial(_opened, many, timeline),
-            manifest: lambda: StateStore.open(large).manifest().size_bytes,
+            manifest: lambda: StateStore.open(large).checkpoint().manifest.size_bytes,
             **{what: partial(_opened, large, page) for what, page in pages.items()},
         },
         repeats,

@@ -77,7 +77,7 @@ class _State:
             what = name(_restore(parallelism))
             found.append(times("B3", what, read, floor=name(READ), goal=MOST_READ))
         if not self._namespace:
-            entry = self._store.manifest().keyed[0]
+            entry = self._store.checkpoint().manifest.keyed[0]
             size = entry.size_bytes / entry.rows
             found.append(counted("B7", "bytes a row", size, "B", goal=FLINK_BYTES_A_ROW / 2))
         return found
@@ -101,7 +101,7 @@ class _State:
         return {self._named(what): run for what, run in runs.items()}
 
     def _reads(self) -> Runs:
-        entry = self._store.manifest().keyed[0]
+        entry = self._store.checkpoint().manifest.keyed[0]
         files = [f"{self._store.url}/{entry.table.path}/{handle.path}" for handle in entry.handles]
         runs = {self._named(READ): lambda: _noop(self._spark.read.parquet(*files))}
         for parallelism in RESTORED_AT:

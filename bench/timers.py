@@ -142,7 +142,11 @@ class Reminded:
             storage.bytes_read = 0
             self.run(query)
             found.append(counted("B28", f"read {when}, {what}", storage.bytes_read, "bytes"))
-        stored = sum(entry.size_bytes for entry in store.manifest().keyed if entry.state.uid == UID)
+        stored = sum(
+            entry.size_bytes
+            for entry in store.checkpoint().manifest.keyed
+            if entry.state.uid == UID
+        )
         return [*found, counted("B28", f"stored, {what}", stored, "bytes")]
 
     def _store(self) -> StateStore:

@@ -27,6 +27,7 @@ from jobs.job import (
     run_attempts,
 )
 from statestore import RestoredCheckpoint
+from statestore.catalog.catalog import CheckpointRef
 from statestore.cli.arguments import graph_of
 from statestore.cli.command import Invocation, pass_invocation
 from statestore.cli.output import Output, Page, progress_bar, write_rows
@@ -111,13 +112,11 @@ class Restore:
 
     def attempt(self, attempt: Attempt[RestoreSettings]) -> dict[str, Any]:
         """Write the configured states of a checkpoint; return its number and each state's sink."""
-        settings, wanted = attempt.settings, attempt.settings.checkpoint
-        known = _restored(attempt, wanted)
+        settings = attempt.settings
+        known = _restored(attempt, settings.checkpoint)
         _ = [*_stored(settings, known)]  # before Spark starts, so that a wrong name fails fast
         spark = session(settings.spark, "restore", [state.sink for state in settings.states])
-        # By number: a newer checkpoint may exist by now, and a savepoint may have expired.
-        by_number = known.checkpoint_id if wanted == "latest" else wanted
-        restored = _restored(attempt, by_number, spark)
+        restored = _restored(attempt, known.checkpoint, spark)
         states = [*_stored(settings, restored)]
         frames = [_frame(spark, state.sink, stored) for state, stored in states]
         for state, _ in states:
@@ -187,7 +186,7 @@ def restore(invocation: Invocation, file: str, changes: tuple[str, ...]) -> Outp
 
 
 def _restored(
-    attempt: Attempt[RestoreSettings], checkpoint: int | str, spark: SparkSession | None = None
+    attempt: Attempt[RestoreSettings], checkpoint: CheckpointRef, spark: SparkSession | None = None
 ) -> RestoredCheckpoint:
     store = attempt.store(spark)
     target = attempt.settings.target(graph_of(attempt.settings.graph))

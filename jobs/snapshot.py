@@ -182,7 +182,7 @@ class Snapshot:
         if self._number is None:
             return None
         try:
-            earlier = store.manifest(self._number)
+            earlier = store.checkpoint(self._number).manifest
         except (CheckpointNotFoundError, StoreNotFoundError):
             return None
         if earlier.writer in self._writers:

@@ -11,6 +11,7 @@ from statestore._version import __version__
 
 if TYPE_CHECKING:
     from statestore import errors
+    from statestore.catalog.catalog import Checkpoint
     from statestore.engines.choice import partition
     from statestore.engines.subtask_rows import key_groups, split_by_subtask
     from statestore.format.compaction_policy import CompactionRule
@@ -47,6 +48,7 @@ __all__ = [
     "Acknowledgement",
     "CacheOptions",
     "Changes",
+    "Checkpoint",
     "CheckpointCommitted",
     "CheckpointFailed",
     "CheckpointListener",
@@ -86,6 +88,7 @@ _PLACES = {
     "Acknowledgement": "snapshot.acknowledgement",
     "CacheOptions": "storage.local_cache",
     "Changes": "snapshot.state_spec",
+    "Checkpoint": "catalog.catalog",
     "CheckpointCommitted": "listeners",
     "CheckpointFailed": "listeners",
     "CheckpointListener": "listeners",

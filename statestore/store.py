@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -12,7 +13,7 @@ from statestore.api.context import StoreContext
 from statestore.api.inspection import StoreInspection
 from statestore.api.maintenance import StoreMaintenance
 from statestore.arguments import checked_methods
-from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog
+from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog, Checkpoint, CheckpointRef
 from statestore.delta.state_table import TABLE_FORMATS
 from statestore.display import (
     MOST_BARS,
@@ -29,7 +30,6 @@ from statestore.durations import Duration, milliseconds_of
 from statestore.engines.choice import spark_module
 from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
 from statestore.format.compaction_policy import CompactionRule
-from statestore.format.manifest import CheckpointRef, Manifest
 from statestore.format.state import LAYOUT_CHOICES
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.redistribution import RedistributionMode
@@ -428,7 +428,7 @@ class StateStore:
         downtime counts. Size and row count of every file are checked when it is opened.
 
         Args:
-            checkpoint: the id, ``latest``, a savepoint's name, or a manifest of this store.
+            checkpoint: the id, ``latest``, a savepoint's name, or the result of :meth:`checkpoint`.
             parallelism: by default the one it was taken at. ``auto`` chooses it from the bytes of
                 each key group; ``.plan.choices`` explains the choice.
             max_parallelism: usually omitted. It may be a multiple or a divisor of the stored one.
@@ -458,6 +458,7 @@ class StateStore:
             UnclaimedStateError: if no operator of ``graph`` claims some state.
             InvalidArgumentError: for conflicting arguments.
         """
+        started = time.monotonic()
         target = RestoreTarget(
             parallelism=parallelism,
             max_parallelism=max_parallelism,
@@ -467,13 +468,13 @@ class StateStore:
             balance=balance,
         )
         return restore_command.restore(
-            self._parts.catalog(),
+            self._parts.checkpoint(checkpoint),
             self._parts.spark,
-            checkpoint=checkpoint,
             target=target,
             verify=verify,
             now_ms=now_ms,
             listeners=self._parts.listeners,
+            started=started,
         )
 
     def plan(
@@ -518,7 +519,9 @@ class StateStore:
             graph=graph,
             balance=balance,
         )
-        return plan_command.plan(self.manifest(checkpoint), target, operator, state, local)
+        return plan_command.plan(
+            self.checkpoint(checkpoint).manifest, target, operator, state, local
+        )
 
     def query(
         self,
@@ -564,9 +567,8 @@ class StateStore:
             MissingFileError, DamagedFileError or StorageError: also while the result is read.
         """
         return query_command.query(
-            self._parts.catalog(),
+            self._parts.checkpoint(checkpoint),
             sql,
-            checkpoint=checkpoint,
             now_ms=now_ms,
             verify=verify,
             time_limit_s=None if time_limit is None else milliseconds_of(time_limit) / 1000,
@@ -576,11 +578,26 @@ class StateStore:
 
     def views(self, checkpoint: CheckpointRef = "latest") -> tuple[View, ...]:
         """Return the views that a query can use, with the columns and the entry of each state."""
-        return query_command.views(self._parts.catalog(), checkpoint=checkpoint)
+        return query_command.views_of(self.checkpoint(checkpoint).manifest)
 
-    def manifest(self, checkpoint: CheckpointRef = "latest") -> Manifest:
-        """Return the manifest of a checkpoint."""
-        return self._parts.catalog().load(checkpoint)
+    def checkpoint(self, checkpoint: CheckpointRef = "latest") -> Checkpoint:
+        """Return a checkpoint, which other methods take instead of its number or name.
+
+        Its ``manifest`` has the contents, ``checkpoint_id`` is its number, and ``name`` is the
+        savepoint it was found by. Several calls with the result read the same checkpoint. Calls
+        with ``latest`` may not, because another checkpoint may be committed between them.
+
+        Args:
+            checkpoint: the id, ``latest``, or a savepoint's name.
+
+        Returns:
+            The checkpoint.
+
+        Raises:
+            StoreNotFoundError, CheckpointNotFoundError or MalformedManifestError: if the checkpoint
+                cannot be found or read.
+        """
+        return self._parts.checkpoint(checkpoint)
 
     def checkpoints(self) -> tuple[int, ...]:
         """Return the ids of the visible checkpoints, oldest first."""

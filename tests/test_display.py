@@ -58,7 +58,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> StateStore:
 Ask = Callable[[StateStore], Any]
 VALUES: dict[str, Ask] = {
     "store": lambda store: store,
-    "manifest": lambda store: store.manifest(),
+    "manifest": lambda store: store.checkpoint().manifest,
     "restored": lambda store: store.restore(parallelism=3),
     "plan": lambda store: store.plan(parallelism=3),
     "comparison": lambda store: store.inspect.compare([2, 3, 5]),

@@ -59,7 +59,7 @@ def test_an_old_store_takes_the_next_checkpoint(store: StateStore, tmp_path: Pat
     shutil.copytree(store.url, copy)
     again = StateStore.open(str(copy), table_format="parquet")
     write(again)
-    before, after = again.manifest(1), again.manifest()
+    before, after = again.checkpoint(1).manifest, again.checkpoint().manifest
     assert [e.digest for e in before.entries] == [e.digest for e in after.entries]
 
 
@@ -103,9 +103,11 @@ def test_an_old_store_with_changes_restores_and_goes_on(name: str, tmp_path: Pat
         table_format="parquet",
         compaction=None,
     )
-    layers = [len(store.manifest(number).keyed[0].layers) for number in STATES]
+    layers = [len(store.checkpoint(number).manifest.keyed[0].layers) for number in STATES]
     assert layers == [0, 1, 2, 2]
-    listed = [list_of(part.handles) for one in STATES for part in store.manifest(one).parts]
+    listed = [
+        list_of(part.handles) for one in STATES for part in store.checkpoint(one).manifest.parts
+    ]
     assert all(listed) is (name == "lists_v3")
     assert store.maintenance.verify("all", deep=True).is_intact
     with store.snapshot(parallelism=3) as checkpoint:

@@ -30,7 +30,7 @@ def take(store: StateStore, given: pa.Table | None = None, **options: Any) -> La
     with store.snapshot(parallelism=2) as checkpoint:
         given = rows() if given is None else given
         checkpoint.write_keyed("u", "s", given, key="k", max_parallelism=KEY_GROUPS, **options)
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     return entry.state.layout
 
 
@@ -74,7 +74,7 @@ def test_key_groups_that_are_large_enough_have_a_file_each(
     store: StateStore, number: int, layout: Layout
 ) -> None:
     assert take(store, rows(number)) is layout
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     assert (len(entry.handles) == KEY_GROUPS) is (layout is Layout.PARTITIONED)
 
 
@@ -84,7 +84,7 @@ def test_changes_keep_the_layout_until_the_state_is_written_in_full(store: State
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes("u", "s", rows(1000))
     store.maintenance.compact(everything=True)
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     assert (entry.state.layout, len(entry.handles)) == (Layout.PARTITIONED, KEY_GROUPS)
     assert take(store) is Layout.RANGED
 

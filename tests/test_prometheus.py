@@ -76,7 +76,7 @@ def test_an_endpoint_tells_what_the_manifests_do(
         _ = 1 / 0
     store.restore(parallelism=2)
     found = scrape()
-    first, second = store.manifest(1), store.manifest(2)
+    first, second = store.checkpoint(1).manifest, store.checkpoint(2).manifest
     assert second.metrics is not None
     assert found["checkpoints_total", "committed"] == 2
     assert found["checkpoints_total", "failed"] == 1

@@ -56,7 +56,7 @@ def test_a_store_is_opened_again_without_argument(tmp_path: Path, table_format: 
     store = made(tmp_path / "s", table_format)
     take(store, 2)
     assert remembered(tmp_path / "s") == store.table_format == table_format
-    assert [entry.table.format for entry in store.manifest(2).entries] == [table_format]
+    assert [entry.table.format for entry in store.checkpoint(2).manifest.entries] == [table_format]
 
 
 def test_a_store_that_is_not_there_is_delta_unless_it_is_said(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_an_older_store_goes_by_its_tables(golden: Path, tmp_path: Path) -> None
     path = Path(shutil.copytree(golden, tmp_path / "s"))
     assert remembered(path) is None
     store = StateStore.open(str(path))
-    assert {e.table.format for e in store.manifest().entries} == {store.table_format}
+    assert {e.table.format for e in store.checkpoint().manifest.entries} == {store.table_format}
     for said in ("delta", "parquet"):
         assert StateStore.open(str(path), table_format=said).table_format == said
 

@@ -9,7 +9,13 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from statestore._version import __version__
-from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog, SeenCheckpoints
+from statestore.catalog.catalog import (
+    DEFAULT_TABLE_FORMAT,
+    Catalog,
+    Checkpoint,
+    CheckpointRef,
+    SeenCheckpoints,
+)
 from statestore.catalog.fence import Fence
 from statestore.delta.state_table import StateTable, open_table
 from statestore.errors import StoreNotFoundError
@@ -90,6 +96,10 @@ class StoreContext:
     def catalog(self) -> Catalog:
         """Return the store's catalog. Raises StoreNotFoundError."""
         return Catalog.open(self.data, create=False, seen=self.seen)
+
+    def checkpoint(self, checkpoint: CheckpointRef) -> Checkpoint:
+        """Return a checkpoint of the store; raises the errors of :meth:`Catalog.checkpoint`."""
+        return self.catalog().checkpoint(checkpoint)
 
     def deriver(self) -> Deriver:
         """Return a factory for new checkpoints derived from kept ones.

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from statestore.api.context import HasContext, StoreContext
 from statestore.arguments import checked_methods
+from statestore.catalog.catalog import CheckpointRef
 from statestore.durations import Duration, milliseconds_of
-from statestore.format.manifest import CheckpointRef
 from statestore.jobgraph.graph import JobGraph
 from statestore.maintenance import diff as diff_command
 from statestore.maintenance import trend as trend_command
@@ -82,9 +82,8 @@ class StoreInspection:
         """
         key_of = key if callable(key) else lambda state: key
         return key_command.key_states(
-            self._store.catalog(),
+            self._store.checkpoint(checkpoint),
             key_of,
-            checkpoint=checkpoint,
             uid=operator,
             name=state,
             now_ms=now_ms,
@@ -162,7 +161,9 @@ class StoreInspection:
             InvalidArgumentError: if the two cannot be joined.
             MissingFileError or DamagedFileError: while the rows are read.
         """
-        return as_of_command.as_of(self._store.catalog(), a, b, operator, state, now_ms=now_ms)
+        catalog = self._store.catalog()
+        sides = catalog.checkpoint(a), catalog.checkpoint(b)
+        return as_of_command.as_of(*sides, operator, state, now_ms=now_ms)
 
     def diff(
         self,
@@ -200,8 +201,8 @@ class StoreInspection:
             CorruptionError or StorageError: if a side cannot be read.
         """
         return diff_command.diff(
-            (self._store.storage, a),
-            ((self._store if other is None else other.parts).storage, b),
+            self._store.checkpoint(a),
+            (self._store if other is None else other.parts).checkpoint(b),
             uid=operator,
             name=state,
             keys=keys,
@@ -247,10 +248,9 @@ class StoreInspection:
             MissingFileError or DamagedFileError: for a damaged file.
         """
         return skew_command.skew(
-            self._store.catalog(),
+            self._store.checkpoint(checkpoint),
             operator,
             state,
-            checkpoint=checkpoint,
             by=Weight(by),
             factor=factor,
             keys=keys,
@@ -328,7 +328,7 @@ class StoreInspection:
         Returns:
             The two distributions of each operator.
         """
-        manifest = self._store.catalog().load(checkpoint)
+        manifest = self._store.checkpoint(checkpoint).manifest
         plan = plan_target(manifest, RestoreTarget(parallelism=parallelism))
         return skews_of(manifest, plan, Weight(by))
 
@@ -367,7 +367,7 @@ class StoreInspection:
             ParallelismError or InvalidArgumentError: for an impossible parallelism or option.
         """
         return compare_command.compare(
-            self._store.catalog().load(checkpoint),
+            self._store.checkpoint(checkpoint).manifest,
             parallelisms,
             balance=balance,
             hosts=hosts,
@@ -408,7 +408,7 @@ class StoreInspection:
             InvalidArgumentError: for too few slots or an unknown strategy.
             StateStoreError: the errors of :meth:`StateStore.plan`.
         """
-        manifest = self._store.catalog().load(checkpoint)
+        manifest = self._store.checkpoint(checkpoint).manifest
         target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
         operators = plan(manifest, target).operators
         return place_operators(manifest, operators, hosts, strategy, graph)

@@ -12,6 +12,7 @@ from typing import Any
 from statestore._version import __version__
 from statestore.api.context import HasContext, StoreContext
 from statestore.arguments import checked_methods
+from statestore.catalog.catalog import CheckpointRef
 from statestore.durations import Duration, milliseconds_of
 from statestore.errors import InvalidArgumentError
 from statestore.format.compaction_policy import CompactionRule
@@ -65,7 +66,7 @@ class StoreMaintenance:
         """Use ``StateStore.maintenance``."""
         self._store = store
 
-    def savepoint(self, name: str, checkpoint: int | str = "latest") -> Savepoint:
+    def savepoint(self, name: str, checkpoint: CheckpointRef = "latest") -> Savepoint:
         """Keep a checkpoint under a name, until :meth:`delete_savepoint`.
 
         All methods that take a checkpoint also take this name. If the checkpoint already has that
@@ -111,7 +112,7 @@ class StoreMaintenance:
         return self._store.catalog().holds.savepoints()
 
     def pin(
-        self, checkpoint: int | str = "latest", *, lease: Duration, holder: str | None = None
+        self, checkpoint: CheckpointRef = "latest", *, lease: Duration, holder: str | None = None
     ) -> PinnedCheckpoint:
         """Keep a checkpoint while it is being read, at most for ``lease``::
 
@@ -237,7 +238,7 @@ class StoreMaintenance:
 
     def compact(
         self,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
         *,
         operator: str | None = None,
         state: str | None = None,
@@ -304,7 +305,7 @@ class StoreMaintenance:
 
     def verify(
         self,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
         deep: bool = False,
         on_progress: Progress | None = None,
     ) -> VerifyReport:
@@ -338,7 +339,7 @@ class StoreMaintenance:
 
     def salvage(
         self,
-        checkpoint: int | str,
+        checkpoint: CheckpointRef,
         from_older: bool = False,
         dry_run: bool = False,
         keys: int = DEFAULT_KEYS,
@@ -435,7 +436,7 @@ class StoreMaintenance:
         rows: Any = None,
         sql: str | None = None,
         allow_empty: bool = True,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
         from_older: bool = False,
         dry_run: bool = False,
     ) -> EditedState:
@@ -498,7 +499,7 @@ class StoreMaintenance:
         max_parallelism: int | None = None,
         key: str | Sequence[str] | None = None,
         hash_scheme: str | None = None,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
         from_older: bool = False,
         work: str | Path | None = None,
         dry_run: bool = False,
@@ -556,7 +557,7 @@ class StoreMaintenance:
         state: str,
         mirror: Mirror,
         *,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
         from_older: bool = False,
         group: str | None = None,
     ) -> TranslationPlan:
@@ -600,7 +601,7 @@ class StoreMaintenance:
         self,
         subject: Mapping[str, Any] | OperatorKey,
         *,
-        checkpoint: int | str | None = None,
+        checkpoint: CheckpointRef | None = None,
         search: bool = True,
         ignore_pins: bool = False,
         dry_run: bool = False,
@@ -687,7 +688,7 @@ class StoreMaintenance:
 
     def copy(
         self,
-        checkpoint: int | str,
+        checkpoint: CheckpointRef,
         target: HasContext | str,
         *,
         as_savepoint: str | None = None,
@@ -742,7 +743,7 @@ class StoreMaintenance:
     def fork(
         self,
         target: str,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
         *,
         storage_options: Mapping[str, Any] | None = None,
         dry_run: bool = False,
@@ -783,7 +784,7 @@ class StoreMaintenance:
         state: str,
         table: IcebergTable,
         *,
-        checkpoint: int | str = "latest",
+        checkpoint: CheckpointRef = "latest",
         compact: bool = False,
         from_older: bool = False,
         replace: bool = False,

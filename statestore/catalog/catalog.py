@@ -13,7 +13,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from msgspec import Struct
 
@@ -32,7 +32,7 @@ from statestore.format.documents import document_bytes, parse_document
 from statestore.format.file_lists import file_list_to_json
 from statestore.format.hold_documents import is_savepoint_name
 from statestore.format.listed import FileList, ListedFiles, list_of, read_all, totals_of
-from statestore.format.manifest import CheckpointRef, KeyedEntry, Manifest, TableFormat
+from statestore.format.manifest import KeyedEntry, Manifest, TableFormat
 from statestore.format.manifest_json import (
     check_manifest_version,
     manifest_from_json,
@@ -51,6 +51,8 @@ from statestore.storage import Storage, is_full_disk, put_once, refuse_unsafe
 __all__ = [
     "DEFAULT_TABLE_FORMAT",
     "Catalog",
+    "Checkpoint",
+    "CheckpointRef",
     "SeenCheckpoints",
     "refuse_inside_store",
     "refuse_newer_format",
@@ -67,6 +69,39 @@ class _StoreDocument(Struct, frozen=True):
     store_id: str
     table_format: TableFormat | None = None
     layout: LayoutChoice | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was found in a store; ``StateStore.checkpoint`` returns it.
+
+    Pass it on instead of a number or name, so that two calls cannot find two checkpoints. Another
+    one may be the newest by then, or only a savepoint may keep this one.
+    """
+
+    manifest: Manifest
+    """The contents of the checkpoint."""
+    name: str | None
+    """The savepoint it was found by; None if it was found by number or as the latest."""
+    storage: Storage = field(compare=False)
+    """The storage of the store."""
+
+    @property
+    def checkpoint_id(self) -> int:
+        """The id of the checkpoint."""
+        return self.manifest.checkpoint_id
+
+    def __repr__(self) -> str:
+        name = "" if self.name is None else f", {self.name!r}"
+        return f"Checkpoint({self.checkpoint_id}{name})"
+
+    def _repr_html_(self) -> str:
+        """Return the notebook view: the manifest's."""
+        return self.manifest._repr_html_()
+
+
+CheckpointRef = int | str | Checkpoint
+"""A checkpoint: its number, ``latest``, the name of a savepoint, or a checkpoint that was found."""
 
 
 class SeenCheckpoints:
@@ -213,12 +248,38 @@ class Catalog:
         """
         return self._grown_ids()[2] + 1
 
-    def resolve(self, checkpoint: int | str) -> int:
+    def checkpoint(self, checkpoint: CheckpointRef, *, read_lists: bool = False) -> Checkpoint:
+        """Return a checkpoint with its manifest, which :meth:`load_header` reads.
+
+        With ``read_lists`` all its lists of files are read, too. A checkpoint that was already
+        found is not searched again.
+
+        Raises CheckpointNotFoundError that lists the existing checkpoints, MalformedManifestError,
+        or InvalidArgumentError for a checkpoint of another store.
+        """
+        if isinstance(checkpoint, Checkpoint):
+            found = replace(checkpoint, storage=self.storage)
+            if found.manifest.store_id != self.store_id:
+                raise InvalidArgumentError(
+                    f"checkpoint {found.checkpoint_id} belongs to store {found.manifest.store_id}, "
+                    f"but {self.storage.url} is store {self.store_id}; pass a checkpoint of this "
+                    "store"
+                )
+        else:
+            manifest = self.load_header(self.resolve(checkpoint))
+            by_name = isinstance(checkpoint, str) and is_savepoint_name(checkpoint)
+            found = Checkpoint(manifest, str(checkpoint) if by_name else None, self.storage)
+        if read_lists:
+            read_all(part.handles for part in found.manifest.parts)
+        return found
+
+    def resolve(self, checkpoint: CheckpointRef) -> int:
         """Return the id of a checkpoint without reading its manifest.
 
-        ``checkpoint`` is the id of a visible checkpoint, ``"latest"``, or the name of a savepoint.
         Raises CheckpointNotFoundError that lists the existing checkpoints.
         """
+        if isinstance(checkpoint, Checkpoint):
+            return self.checkpoint(checkpoint).checkpoint_id
         ids = self.checkpoint_ids()
         if isinstance(checkpoint, str) and checkpoint and is_savepoint_name(checkpoint):
             try:
@@ -235,22 +296,6 @@ class Catalog:
         ids = self.checkpoint_ids()
         if checkpoint_id not in ids:
             raise self._not_found_error(checkpoint_id, ids)
-
-    def load(self, checkpoint: CheckpointRef) -> Manifest:
-        """Return a manifest by id, ``"latest"``, or savepoint name, as :meth:`load_header` does.
-
-        A manifest is returned as it is. Raises CheckpointNotFoundError that lists the existing
-        checkpoints, MalformedManifestError, or InvalidArgumentError for another store's manifest.
-        """
-        if isinstance(checkpoint, Manifest):
-            if checkpoint.store_id != self.store_id:
-                raise InvalidArgumentError(
-                    f"the manifest of checkpoint {checkpoint.checkpoint_id} belongs to store "
-                    f"{checkpoint.store_id}, but {self.storage.url} is store {self.store_id}; "
-                    "pass a manifest of this store"
-                )
-            return checkpoint
-        return self.load_header(self.resolve(checkpoint))
 
     def manifest(self, checkpoint_id: int) -> Manifest:
         """Return a manifest by its id, and read all its lists of files.

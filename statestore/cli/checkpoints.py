@@ -94,7 +94,7 @@ def find_checkpoint(
 ) -> FoundCheckpoint | None:
     """Return a checkpoint; None if it has expired since it was listed."""
     try:
-        return FoundCheckpoint(checkpoint_id, store.manifest(checkpoint_id))
+        return FoundCheckpoint(checkpoint_id, store.checkpoint(checkpoint_id).manifest)
     except CheckpointNotFoundError:
         return None
     except unreadable as error:

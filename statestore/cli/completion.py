@@ -69,9 +69,9 @@ def _manifest(store: StateStore, context: click.Context) -> Manifest:
     Click parses arguments last, so a checkpoint given as an argument is not known yet.
     """
     try:
-        return store.manifest(context.params.get("checkpoint") or LATEST)
+        return store.checkpoint(context.params.get("checkpoint") or LATEST).manifest
     except NotFoundError:
-        return store.manifest(LATEST)
+        return store.checkpoint(LATEST).manifest
 
 
 complete_checkpoint = _completer(_checkpoints)

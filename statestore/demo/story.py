@@ -106,7 +106,7 @@ class Demo:
         with self.teller.step(f"parallelism {job.parallelism}, snapshot, {layout}"):
             number = snapshot(self.store(), job, layout)
         seconds = time.monotonic() - began
-        manifest = self.store().manifest(number)
+        manifest = self.store().checkpoint(number).manifest
         size = (manifest.rows, manifest.size_bytes, manifest.files)
         self.taken.append(
             Taken(number, job.parallelism, layout, job.consumed, *size, round(seconds, 2))

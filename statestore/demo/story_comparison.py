@@ -62,7 +62,7 @@ def compare(
     for name, per_subtask in elements(uninterrupted).items():
         stored = restored.operator_state(SOURCE, name).per_old_subtask()
         differing[SOURCE, name] = _differing_elements(stored, per_subtask)
-    other = reference.manifest()
+    other = reference.checkpoint().manifest
     return [
         StoryComparison(
             state=entry.state.name,

@@ -39,7 +39,6 @@ from statestore.keys.ranges import RangeAssignment
 
 __all__ = [
     "TABLE_FORMATS",
-    "CheckpointRef",
     "KeyedEntry",
     "Layer",
     "Manifest",
@@ -425,11 +424,3 @@ def _not_found_text(manifest: Manifest, uid: str, name: str) -> str:
 
 def _names(names: Iterator[str]) -> str:
     return ", ".join(repr(name) for name in sorted(names)) or "none"
-
-
-CheckpointRef = int | str | Manifest
-"""A checkpoint: its number, ``latest``, the name of a savepoint, or its manifest.
-
-A manifest is a checkpoint that was already found. Pass it on, so that two calls cannot find two
-checkpoints: another one may be the newest by then, or only a savepoint may keep this one.
-"""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, ClassVar
 
+from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.compaction_policy import (
     CompactionRule,
@@ -108,7 +109,7 @@ def compact(
     deriver: Deriver,
     wanted: CompactRequest,
     *,
-    checkpoint: int | str,
+    checkpoint: CheckpointRef,
     from_older: bool,
     dry_run: bool,
     now_ms: int | None,

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from statestore.catalog.catalog import Catalog
+from statestore.catalog.catalog import Catalog, CheckpointRef
 from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
@@ -29,7 +29,7 @@ from statestore.errors import (
     SchemaMismatchError,
     StoreNotFoundError,
 )
-from statestore.format.hold_documents import Savepoint, check_savepoint_name, is_savepoint_name
+from statestore.format.hold_documents import Savepoint, check_savepoint_name
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef
 from statestore.maintenance.copy_files import FileCopy, Progress, data_files
 from statestore.maintenance.derive import DerivedReport, Deriver, Source
@@ -59,7 +59,7 @@ class CopiedCheckpoint(DerivedReport):
 
 def copy(
     source: Catalog,
-    checkpoint: int | str,
+    checkpoint: CheckpointRef,
     target: Storage,
     deriver: Callable[[Catalog], Deriver],
     *,
@@ -87,12 +87,10 @@ def copy(
     """
     if is_same_place(source.storage, target):
         raise InvalidArgumentError(f"{target.url} is the store itself; choose another target")
-    name = as_savepoint
-    if name is None and isinstance(checkpoint, str) and is_savepoint_name(checkpoint):
-        name = checkpoint
-    if name is not None:
-        check_savepoint_name(name)
-    manifest = source.load(checkpoint)
+    if as_savepoint is not None:
+        check_savepoint_name(as_savepoint)
+    found = source.checkpoint(checkpoint)
+    manifest, name = found.manifest, as_savepoint or found.name
     making = _open_target(source, target, deriver, table_format, layout, dry_run)
     new_id = None if making is None else _first_copy(making.catalog, manifest)
     is_copied = new_id is not None
@@ -129,7 +127,7 @@ def copy(
 
 def fork(
     source: Catalog,
-    checkpoint: int | str,
+    checkpoint: CheckpointRef,
     target: Storage,
     deriver: Callable[[Catalog], Deriver],
     *,

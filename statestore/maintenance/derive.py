@@ -25,7 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.catalog.catalog import Catalog
+from statestore.catalog.catalog import Catalog, CheckpointRef
 from statestore.catalog.fence import Fence
 from statestore.delta.state_table import ParquetTable, StateTable, TablesAsStored
 from statestore.display import counted
@@ -186,7 +186,7 @@ class Deriver:
     listeners: Listeners
 
     def load_source(
-        self, checkpoint: int | str, *, from_older: bool, skip_unreadable: bool = False
+        self, checkpoint: CheckpointRef, *, from_older: bool, skip_unreadable: bool = False
     ) -> Source:
         """Return the checkpoint to derive from.
 
@@ -198,7 +198,7 @@ class Deriver:
         """
         # First: later checkpoints have not been looked at.
         visible, newest = self.catalog.visible_and_newest()
-        manifest = self.catalog.manifest(self.catalog.resolve(checkpoint))
+        manifest = self.catalog.checkpoint(checkpoint, read_lists=True).manifest
         newer = [number for number in visible if number > manifest.checkpoint_id]
         if skip_unreadable:
             newer = [number for number in newer if self._is_readable(number)]

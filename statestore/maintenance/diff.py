@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 
-from statestore.catalog.catalog import Catalog
+from statestore.catalog.catalog import Checkpoint
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.common_type import digests_compare
 from statestore.format.left_out import left_out_of
-from statestore.format.manifest import CheckpointRef, Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.jobgraph.graph import Edge, JobGraph, Node
 from statestore.maintenance.diff_elements import Pair, compare_elements
 from statestore.maintenance.diff_report import (
@@ -45,8 +45,8 @@ DEFAULT_EXAMPLES = 10
 
 
 def diff(
-    a: tuple[Storage, CheckpointRef],
-    b: tuple[Storage, CheckpointRef],
+    a: Checkpoint,
+    b: Checkpoint,
     *,
     uid: str | None,
     name: str | None,
@@ -54,23 +54,22 @@ def diff(
     progress: Callable[[int, int], None],
     rows_at_once: int = ROWS_AT_ONCE,
 ) -> CheckpointDifference:
-    """Compare two checkpoints, each given with its storage.
+    """Compare two checkpoints, which may be in different stores.
 
     ``uid`` and ``name`` restrict the comparison to an operator or one of its states. The result has
     up to ``keys`` examples per state. ``progress`` is called with the number of key groups done and
     the total. If the sides have no common key groups, ``rows_at_once`` rows are compared at a time.
-    Raises StoreNotFoundError, CheckpointNotFoundError, StateNotFoundError if neither side has the
-    requested state, InvalidArgumentError, CorruptionError or StorageError.
+    Raises StateNotFoundError if neither side has the requested state, InvalidArgumentError,
+    CorruptionError or StorageError.
     """
     if type(keys) is not int or keys < 0:
         raise InvalidArgumentError(
             f"keys is the number of examples to show and must be 0 or more, not {keys!r}"
         )
-    old = Catalog.open(a[0], create=False).load(a[1])
-    new = Catalog.open(b[0], create=False).load(b[1])
+    old, new = a.manifest, b.manifest
     pairs = _pairs(old, new, uid, name)
     comparison = _Comparison(
-        MeteredStorage(a[0]), MeteredStorage(b[0]), keys, progress, rows_at_once
+        MeteredStorage(a.storage), MeteredStorage(b.storage), keys, progress, rows_at_once
     )
     states = comparison.run(pairs)
     whole = uid is None and name is None

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from statestore.catalog.catalog import CheckpointRef
 from statestore.display import counted
 from statestore.engines.given_rows import read_rows
 from statestore.engines.rows import ArrowRows
@@ -133,7 +134,7 @@ def edit(
     name: str,
     wanted: Edit,
     *,
-    checkpoint: int | str,
+    checkpoint: CheckpointRef,
     from_older: bool,
     dry_run: bool,
 ) -> EditedState:

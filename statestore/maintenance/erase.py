@@ -38,7 +38,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from statestore.catalog.catalog import Catalog
+from statestore.catalog.catalog import Catalog, CheckpointRef
 from statestore.delta.state_table import refuse_tables
 from statestore.errors import (
     CorruptionError,
@@ -142,7 +142,7 @@ def erase(
     deriver: Deriver,
     wanted: Mapping[str, Any] | OperatorKey,
     *,
-    checkpoint: int | str | None = None,
+    checkpoint: CheckpointRef | None = None,
     ignore_pins: bool,
     dry_run: bool,
     collect: bool,
@@ -197,7 +197,7 @@ def erase(
 def _erase(
     deriver: Deriver,
     find: SubjectOf,
-    checkpoint: int | str | None,
+    checkpoint: CheckpointRef | None,
     ignore_pins: bool,
     dry_run: bool,
     now_ms: int,
@@ -296,7 +296,7 @@ class _ErasePlan:
         )
 
 
-def _resolve_checkpoint(catalog: Catalog, checkpoint: int | str | None) -> int | None:
+def _resolve_checkpoint(catalog: Catalog, checkpoint: CheckpointRef | None) -> int | None:
     return None if checkpoint is None else catalog.resolve(checkpoint)
 
 

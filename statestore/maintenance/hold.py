@@ -15,7 +15,7 @@ import socket
 import uuid
 from types import TracebackType
 
-from statestore.catalog.catalog import Catalog
+from statestore.catalog.catalog import Catalog, Checkpoint, CheckpointRef
 from statestore.catalog.holds import Holds
 from statestore.durations import duration_text
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, StorageError
@@ -30,36 +30,40 @@ __all__ = [
 ]
 
 
-def make_savepoint(catalog: Catalog, name: str, checkpoint: int | str, *, now_ms: int) -> Savepoint:
+def make_savepoint(
+    catalog: Catalog, name: str, checkpoint: CheckpointRef, *, now_ms: int
+) -> Savepoint:
     """Keep a checkpoint under a name; do nothing if that savepoint already exists.
 
     Raises CheckpointNotFoundError, MalformedManifestError for an unreadable checkpoint, or
     InvalidArgumentError for a name that is invalid or taken.
     """
     check_savepoint_name(name)
-    checkpoint_id = catalog.resolve(checkpoint)
-    if checkpoint == name:
+    found = catalog.checkpoint(checkpoint, read_lists=True)
+    if found.name == name:
         return catalog.holds.savepoint(name)
-    check_holdable(catalog, checkpoint, checkpoint_id)
-    wanted = Savepoint(name, checkpoint_id, now_ms)
-    catalog.holds.put_savepoint(wanted, visible=lambda: catalog.check_visible(checkpoint_id))
+    check_holdable(catalog, found)
+    wanted = Savepoint(name, found.checkpoint_id, now_ms)
+    catalog.holds.put_savepoint(wanted, visible=lambda: catalog.check_visible(found.checkpoint_id))
     return catalog.holds.savepoint(name)
 
 
-def check_holdable(catalog: Catalog, checkpoint: int | str, checkpoint_id: int) -> None:
-    """Raise an error if a checkpoint cannot be held, or is unreadable.
+def check_holdable(catalog: Catalog, checkpoint: Checkpoint) -> None:
+    """Raise an error if a checkpoint cannot be held.
 
     Raises InvalidArgumentError for a checkpoint that only a savepoint keeps (``holds.py`` gives the
-    reason), CheckpointNotFoundError, or MalformedManifestError.
+    reason), or CheckpointNotFoundError for one that has expired since it was found.
     """
     try:
-        catalog.check_visible(checkpoint_id)
+        catalog.check_visible(checkpoint.checkpoint_id)
     except CheckpointNotFoundError as error:
+        if checkpoint.name is None:
+            raise
         raise InvalidArgumentError(
-            f"checkpoint {checkpoint_id} has expired and is kept only by savepoint {checkpoint!r}, "
-            "so no other hold can be added; it stays until that savepoint is deleted"
+            f"checkpoint {checkpoint.checkpoint_id} has expired and is kept only by savepoint "
+            f"{checkpoint.name!r}, so no other hold can be added; it stays until that savepoint is "
+            "deleted"
         ) from error
-    catalog.manifest(checkpoint_id)
 
 
 _LONGEST_MS = 1000 * 3_000_000_000
@@ -103,7 +107,7 @@ class PinnedCheckpoint:
 
 
 def pin(
-    catalog: Catalog, checkpoint: int | str, *, lease_ms: int, holder: str | None, now_ms: int
+    catalog: Catalog, checkpoint: CheckpointRef, *, lease_ms: int, holder: str | None, now_ms: int
 ) -> PinnedCheckpoint:
     """Keep a checkpoint for ``lease_ms`` milliseconds.
 
@@ -117,15 +121,15 @@ def pin(
             f"a lease must last between 1ms and {duration_text(_LONGEST_MS)}, not "
             f"{duration_text(lease_ms)}; to keep a checkpoint longer, use a savepoint"
         )
-    checkpoint_id = catalog.resolve(checkpoint)
-    check_holdable(catalog, checkpoint, checkpoint_id)
+    found = catalog.checkpoint(checkpoint, read_lists=True)
+    check_holdable(catalog, found)
     wanted = Pin(
         token=uuid.uuid4().hex,
-        checkpoint_id=checkpoint_id,
+        checkpoint_id=found.checkpoint_id,
         holder=f"{socket.gethostname()}:{os.getpid()}" if holder is None else holder,
         until_ms=now_ms + lease_ms,
     )
-    catalog.holds.put_pin(wanted, visible=lambda: catalog.check_visible(checkpoint_id))
+    catalog.holds.put_pin(wanted, visible=lambda: catalog.check_visible(found.checkpoint_id))
     return PinnedCheckpoint(catalog.holds, wanted)
 
 

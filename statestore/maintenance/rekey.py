@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import CorruptionError
 from statestore.format.documents import convert_json
 from statestore.format.manifest import KeyedEntry, Manifest
@@ -75,7 +76,7 @@ def rekey(
     deriver: Deriver,
     wanted: RekeyRequest,
     *,
-    checkpoint: int | str,
+    checkpoint: CheckpointRef,
     from_older: bool,
     work: Path | None,
     dry_run: bool,

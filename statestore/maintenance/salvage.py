@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from statestore.catalog.catalog import Catalog
+from statestore.catalog.catalog import Catalog, CheckpointRef
 from statestore.errors import InvalidArgumentError, MalformedManifestError
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.left_out import LeftOutState
@@ -139,7 +139,7 @@ def salvage(
     storage: Storage,
     deriver: Deriver,
     *,
-    checkpoint: int | str,
+    checkpoint: CheckpointRef,
     from_older: bool,
     dry_run: bool,
     keys: int,
@@ -192,7 +192,7 @@ def _left_out_parts(states: Iterable[SalvagedState]) -> Iterator[LeftOutState]:
                 )
 
 
-def _load(deriver: Deriver, checkpoint: int | str, from_older: bool) -> Source:
+def _load(deriver: Deriver, checkpoint: CheckpointRef, from_older: bool) -> Source:
     try:
         return deriver.load_source(checkpoint, from_older=from_older, skip_unreadable=True)
     except MalformedManifestError as error:

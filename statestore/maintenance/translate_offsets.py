@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Manifest, OperatorEntry
 from statestore.format.state import SUBTASK
@@ -213,7 +214,7 @@ def plan_translation(
     name: str,
     mirror: Mirror,
     *,
-    checkpoint: int | str,
+    checkpoint: CheckpointRef,
     from_older: bool,
     group: str | None,
 ) -> TranslationPlan:

@@ -22,7 +22,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from statestore.catalog.catalog import Catalog, refuse_plain_file
+from statestore.catalog.catalog import Catalog, CheckpointRef, refuse_plain_file
 from statestore.catalog.fence import read_newest
 from statestore.display import NotebookBar, bars, counted, figure, size, table, text
 from statestore.errors import (
@@ -188,7 +188,7 @@ class VerifyReport:
 def verify(
     storage: Storage,
     *,
-    checkpoint: int | str,
+    checkpoint: CheckpointRef,
     deep: bool,
     progress: Callable[[int, int], None],
 ) -> VerifyReport:

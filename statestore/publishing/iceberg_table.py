@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 from statestore.arguments import checked_fields
+from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import InvalidArgumentError
 from statestore.format.left_out import LeftOutState
 
@@ -72,7 +73,7 @@ class PublishRequest:
     table: IcebergTable
     operator: str
     state: str
-    checkpoint: int | str = "latest"
+    checkpoint: CheckpointRef = "latest"
     compact: bool = False
     from_older: bool = False
     replace: bool = False

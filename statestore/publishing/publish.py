@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from statestore.catalog.catalog import Catalog
+from statestore.catalog.catalog import Catalog, Checkpoint
 from statestore.errors import (
     IncompatibleStateError,
     InvalidArgumentError,
@@ -138,23 +138,23 @@ def publish(
         if not request.replace:
             refuse_changed(table, name, "pass replace (--replace) to remove its changes")
     # After the table: the newest checkpoint is at least the one that another publisher found.
-    manifest = store.manifest(store.resolve(request.checkpoint))
-    entry = manifest.find(request.operator, request.state)
+    checkpoint = store.checkpoint(request.checkpoint, read_lists=True)
+    entry = checkpoint.manifest.find(request.operator, request.state)
     iceberg_schema(entry)  # refuses names before anything is written
     has_changes = isinstance(entry, KeyedEntry) and bool(entry.layers)
     if has_changes and not request.compact:
         raise IncompatibleStateError(
-            f"{entry.state} in checkpoint {manifest.checkpoint_id} has changes in addition to its "
-            "base files, which Iceberg cannot show; pass compact (--compact) to fold them as a new "
-            "checkpoint, or run 'statestore compact --everything'"
+            f"{entry.state} in checkpoint {checkpoint.checkpoint_id} has changes in addition to "
+            "its base files, which Iceberg cannot show; pass compact (--compact) to fold them as a "
+            "new checkpoint, or run 'statestore compact --everything'"
         )
     if has_changes and not dry_run:
-        manifest = _compacted(deriver, request, now_ms)
-        entry = manifest.find(request.operator, request.state)
-    change = _Change(store, catalog, table, manifest, entry, wanted, url)
+        checkpoint = _compacted(deriver, request, checkpoint, now_ms)
+        entry = checkpoint.manifest.find(request.operator, request.state)
+    change = _Change(store, catalog, table, checkpoint.manifest, entry, wanted, url)
     if dry_run or change.is_current:
         return change.report(dry_run=dry_run, compacted=has_changes)
-    check_holdable(store, request.checkpoint, manifest.checkpoint_id)
+    check_holdable(store, checkpoint)
     return change.commit(compacted=has_changes, now_ms=now_ms, progress=progress)
 
 
@@ -177,7 +177,9 @@ def holds_of_name(store: Catalog, name: str) -> tuple[Savepoint, ...]:
     return tuple(found)
 
 
-def _compacted(deriver: Deriver, request: PublishRequest, now_ms: int) -> Manifest:
+def _compacted(
+    deriver: Deriver, request: PublishRequest, checkpoint: Checkpoint, now_ms: int
+) -> Checkpoint:
     """Return a new checkpoint in which the state has no changes."""
     wanted = CompactRequest(
         uid=request.operator, name=request.state, everything=True, rule=CompactionRule()
@@ -185,14 +187,14 @@ def _compacted(deriver: Deriver, request: PublishRequest, now_ms: int) -> Manife
     report = compact(
         deriver,
         wanted,
-        checkpoint=request.checkpoint,
+        checkpoint=checkpoint,
         from_older=request.from_older,
         dry_run=False,
         now_ms=now_ms,
         progress=lambda done, total: None,
     )
     assert report.new_checkpoint_id is not None
-    return deriver.catalog.manifest(report.new_checkpoint_id)
+    return deriver.catalog.checkpoint(report.new_checkpoint_id, read_lists=True)
 
 
 class _Change:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.catalog.catalog import Catalog
+from statestore.catalog.catalog import Catalog, Checkpoint
 from statestore.errors import (
     CheckpointNotFoundError,
     StateNotFoundError,
 )
 from statestore.format.left_out import LeftOutState
-from statestore.format.manifest import CheckpointRef, KeyedEntry, Manifest
+from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import type_text
 from statestore.format.state import KeyedState
 from statestore.format.ttl import clock_ms
@@ -65,9 +65,8 @@ class KeyHistory(tuple[KeyAt, ...]):
 
 
 def as_of(
-    catalog: Catalog,
-    a: CheckpointRef,
-    b: CheckpointRef,
+    a: Checkpoint,
+    b: Checkpoint,
     uid: str,
     name: str,
     *,
@@ -76,11 +75,10 @@ def as_of(
     """Return a keyed state at two checkpoints as :func:`join_checkpoints` joins them.
 
     Rows that expired by ``now_ms`` (default: this machine's clock) are omitted on both sides.
-    Raises CheckpointNotFoundError, StateNotFoundError, or InvalidArgumentError if the two cannot be
-    joined.
+    Raises StateNotFoundError, or InvalidArgumentError if the two cannot be joined.
     """
-    old, new = (catalog.load(number).keyed_entry(uid, name) for number in (a, b))
-    return RowStream(join_checkpoints(catalog.storage, old, new, now_ms=clock_ms(now_ms)))
+    old, new = (side.manifest.keyed_entry(uid, name) for side in (a, b))
+    return RowStream(join_checkpoints(a.storage, old, new, now_ms=clock_ms(now_ms)))
 
 
 def key_history(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from statestore.catalog.catalog import Catalog
+from statestore.catalog.catalog import Checkpoint
 from statestore.display import NotebookBar, bars, counted, figure, text
 from statestore.display import table as html_table
 from statestore.errors import (
@@ -16,7 +16,7 @@ from statestore.errors import (
     StateNotFoundError,
     StateStoreError,
 )
-from statestore.format.manifest import CheckpointRef, KeyedEntry, Manifest
+from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, StateKind
 from statestore.format.ttl import clock_ms
@@ -135,10 +135,9 @@ def _cells(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def key_states(
-    catalog: Catalog,
+    checkpoint: Checkpoint,
     key_of: Callable[[KeyedState], Any],
     *,
-    checkpoint: CheckpointRef,
     uid: str | None = None,
     name: str | None = None,
     now_ms: int | None = None,
@@ -148,15 +147,14 @@ def key_states(
 
     Rows that expired by ``now_ms`` (default: this machine's clock) are omitted. ``key_of`` returns
     the key in the form of a state. An InvalidArgumentError from it, or a value that does not fit,
-    skips the state. Raises CheckpointNotFoundError, StateNotFoundError if no such keyed state
-    exists, InvalidArgumentError if the key fits none of the states, MissingFileError or
-    DamagedFileError.
+    skips the state. Raises StateNotFoundError if no such keyed state exists, InvalidArgumentError
+    if the key fits none of the states, MissingFileError or DamagedFileError.
     """
-    manifest, now_ms = catalog.load(checkpoint), clock_ms(now_ms)
+    manifest, now_ms = checkpoint.manifest, clock_ms(now_ms)
     states, skipped = [], []
     for entry in _select_entries(manifest, uid, name):
         try:
-            table = table_of_key(catalog.storage, entry, key_of(entry.state), now_ms=now_ms)
+            table = table_of_key(checkpoint.storage, entry, key_of(entry.state), now_ms=now_ms)
             rows = tuple(
                 display_rows(table) if times_as_text else rows_to_dicts(table, str(entry.state))
             )

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statestore.arguments import checked_methods
-from statestore.catalog.catalog import Catalog
+from statestore.catalog.catalog import Checkpoint
 from statestore.display import figure
 from statestore.engines.choice import spark_module
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
 from statestore.format.digest import combine
-from statestore.format.manifest import CheckpointRef, Manifest, OperatorEntry
+from statestore.format.manifest import Manifest, OperatorEntry
 from statestore.format.rescale_proof import RowSet
 from statestore.format.slices import KeyedPlan
 from statestore.format.ttl import clock_ms
@@ -46,7 +46,7 @@ from statestore.restore.row_files import Progress
 from statestore.restore.target import RestoreTarget, plan_target
 from statestore.rows.dataframes import pandas_of, polars_of
 from statestore.rows.digests import rows_digest
-from statestore.storage import CachedStorage
+from statestore.storage import CachedStorage, Storage
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,62 +59,63 @@ __all__ = ["RestoredCheckpoint", "RestoredKeyedState", "RestoredOperatorState", 
 
 
 def restore(
-    catalog: Catalog,
+    checkpoint: Checkpoint,
     spark: Any,
     *,
-    checkpoint: CheckpointRef,
     target: RestoreTarget,
-    verify: bool = False,
-    now_ms: int | None = None,
-    listeners: Listeners | None = None,
+    verify: bool,
+    now_ms: int | None,
+    listeners: Listeners,
+    started: float,
 ) -> RestoredCheckpoint:
     """Return a checkpoint with its plan, ready for the subtasks of ``target`` to read.
 
     ``now_ms`` is the clock for TTLs; by default this machine's clock is read once. With ``verify``
     every read checks the SHA-256 of a file before it returns the file's first row. ``listeners``
-    receive the event.
+    receive the event, with the seconds since ``started``, a ``time.monotonic``.
 
-    Raises CheckpointNotFoundError, MalformedManifestError, ParallelismError, or UnclaimedStateError
-    if no operator of the target's graph claims some state. No data file is read.
+    Raises ParallelismError, or UnclaimedStateError if no operator of the target's graph claims some
+    state. No data file is read.
     """
-    started = time.monotonic()
-    manifest = catalog.load(checkpoint)
+    manifest = checkpoint.manifest
     plan = plan_target(manifest, target)
     if plan.matching is not None and not target.allow_non_restored_state:
         plan.matching.refuse_unclaimed()
     now_ms = clock_ms(now_ms)
-    if listeners is not None:
-        stored = {operator.stored_operator for operator in plan.operators}
-        entries = [entry for entry in manifest.entries if entry.state.uid in stored]
-        event = CheckpointRestored(
-            store=listeners.url,
-            checkpoint_id=manifest.checkpoint_id,
-            parallelism=plan.parallelism,
-            seconds=time.monotonic() - started,
-            files=sum(entry.files for entry in entries),
-            size_bytes=sum(entry.size_bytes for entry in entries),
-        )
-        listeners.restored(event)
-    return RestoredCheckpoint(catalog, spark, manifest, plan, verify=verify, now_ms=now_ms)
+    stored = {operator.stored_operator for operator in plan.operators}
+    entries = [entry for entry in manifest.entries if entry.state.uid in stored]
+    event = CheckpointRestored(
+        store=listeners.url,
+        checkpoint_id=manifest.checkpoint_id,
+        parallelism=plan.parallelism,
+        seconds=time.monotonic() - started,
+        files=sum(entry.files for entry in entries),
+        size_bytes=sum(entry.size_bytes for entry in entries),
+    )
+    listeners.restored(event)
+    return RestoredCheckpoint(checkpoint, spark, plan, verify=verify, now_ms=now_ms)
 
 
 @checked_methods
 class RestoredCheckpoint:
-    """A checkpoint at a parallelism; ``plan`` has the reads, ``manifest`` the contents."""
+    """A checkpoint at a parallelism; ``plan`` has the reads, ``manifest`` the contents.
+
+    ``checkpoint`` is the checkpoint as ``StateStore.checkpoint`` returns it.
+    """
 
     def __init__(
         self,
-        catalog: Catalog,
+        checkpoint: Checkpoint,
         spark: Any,
-        manifest: Manifest,
         plan: RestorePlan,
         *,
         verify: bool = False,
         now_ms: int | None = None,
     ) -> None:
         """Keep the parts; see :func:`restore`. Without a clock no row is expired."""
-        self.manifest, self.plan, self.now_ms = manifest, plan, now_ms
-        self._catalog, self._spark, self._verify = catalog, spark, verify
+        self.checkpoint, self.manifest = checkpoint, checkpoint.manifest
+        self.plan, self.now_ms = plan, now_ms
+        self._spark, self._verify = spark, verify
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the checkpoint without the Spark session, which exists only in the driver."""
@@ -176,7 +177,7 @@ class RestoredCheckpoint:
         self.manifest.keyed_entry(planned.stored_operator, state)
         plan = planned.keyed_state(state)
         return RestoredKeyedState(
-            self._catalog, self._spark, plan, verify=self._verify, now_ms=self.now_ms
+            self.checkpoint.storage, self._spark, plan, verify=self._verify, now_ms=self.now_ms
         )
 
     def operator_state(self, operator: str, state: str) -> RestoredOperatorState:
@@ -194,7 +195,11 @@ class RestoredCheckpoint:
         """
         entry = self.manifest.operator_entry(self.plan.operator(operator).stored_operator, state)
         return RestoredOperatorState(
-            self._catalog, self.manifest, entry, self.parallelism_of(operator), verify=self._verify
+            self.checkpoint.storage,
+            self.manifest,
+            entry,
+            self.parallelism_of(operator),
+            verify=self._verify,
         )
 
     def export(
@@ -243,7 +248,7 @@ class RestoredKeyedState:
 
     def __init__(
         self,
-        catalog: Catalog,
+        storage: Storage,
         spark: Any,
         plan: KeyedPlan,
         *,
@@ -253,7 +258,7 @@ class RestoredKeyedState:
         """Keep the parts; see :meth:`RestoredCheckpoint.keyed`."""
         self.plan, self.entry, self.assignment = plan, plan.entry, plan.owners
         self.now_ms = now_ms
-        self._catalog, self._spark, self._verify = catalog, spark, verify
+        self._storage, self._spark, self._verify = storage, spark, verify
         # With one subtask there is no other reader of decoded layers.
         self._layers = LayerCache() if plan.owners.parallelism > 1 else None
 
@@ -357,7 +362,7 @@ class RestoredKeyedState:
         spark = self._session()
         frame: DataFrame = spark_module("state_reader").dataframe(
             spark,
-            self._catalog.storage,
+            self._storage,
             self.entry,
             self.plan.of_all(),
             hosts=self._hosts(),
@@ -405,7 +410,7 @@ class RestoredKeyedState:
         wanted = WantedKeys.of(keys, self.entry.state)
         every = KeyGroupRange.every(self.assignment.max_parallelism)
         reads = self.plan.of_groups(every)
-        rows = rows_of_keys(self._catalog.storage, self.entry, reads, wanted, verify=self._verify)
+        rows = rows_of_keys(self._storage, self.entry, reads, wanted, verify=self._verify)
         return drop_expired(rows, self.entry.state, self.now_ms)
 
     def lazy(self, subtask: int, *, limit_bytes: int = LAZY_BYTES) -> LazySubtask:
@@ -419,7 +424,7 @@ class RestoredKeyedState:
             The subtask.
         """
         return LazySubtask(
-            self._catalog.storage,
+            self._storage,
             self.entry,
             self.assignment.range_of(subtask),
             self.assignment.max_parallelism,
@@ -458,7 +463,7 @@ class RestoredKeyedState:
         """
         frame: DataFrame = spark_module("state_lookup").dataframe_of_keys(
             spark or self._session(),
-            self._catalog.storage,
+            self._storage,
             self.entry,
             self.plan.of_all(),
             keys,
@@ -492,7 +497,7 @@ class RestoredKeyedState:
             InvalidArgumentError: if the value does not fit the key's type.
         """
         return rows_of_key(
-            self._catalog.storage,
+            self._storage,
             self.entry,
             key,
             verify=self._verify,
@@ -505,14 +510,14 @@ class RestoredKeyedState:
 
         Copies are used only by a local cache; without one, no host is preferred.
         """
-        if not isinstance(self._catalog.storage, CachedStorage):
+        if not isinstance(self._storage, CachedStorage):
             return ()
         files = tuple(handle for part in self.entry.parts for handle in part.handles)
         return preferred_hosts(files, self.assignment)
 
     def _reader(self, key_groups: KeyGroupRange, *, verify: bool = False) -> pa.RecordBatchReader:
         return record_batch_reader(
-            self._catalog.storage,
+            self._storage,
             self.entry,
             self.plan.of_groups(key_groups),
             verify=verify or self._verify,
@@ -527,7 +532,7 @@ class RestoredOperatorState:
 
     def __init__(
         self,
-        catalog: Catalog,
+        storage: Storage,
         manifest: Manifest,
         entry: OperatorEntry,
         parallelism: int,
@@ -536,7 +541,7 @@ class RestoredOperatorState:
     ) -> None:
         """Keep the parts; see :meth:`RestoredCheckpoint.operator_state`."""
         self.entry = entry
-        self._catalog, self._verify = catalog, verify
+        self._storage, self._verify = storage, verify
         self._parallelism = parallelism
         self._dealt = redistribution_of(manifest, entry.state.uid, parallelism)
 
@@ -569,7 +574,7 @@ class RestoredOperatorState:
             InvalidArgumentError: if the subtask does not exist.
             MissingFileError or DamagedFileError: names the file.
         """
-        stored = elements_of(self._catalog.storage, self.entry, verify=self._verify)
+        stored = elements_of(self._storage, self.entry, verify=self._verify)
         if subtask is None:
             return stored
         runs = self._dealt.runs(subtask)[self.entry.state.name]
@@ -627,7 +632,7 @@ class RestoredOperatorState:
         entry = self.entry
         spans = None if runs is None else {run.subtask: range(run.first, run.stop) for run in runs}
         try:
-            rows = read_elements(self._catalog.storage, entry, where, verify=self._verify)
+            rows = read_elements(self._storage, entry, where, verify=self._verify)
             for subtask, position, element in rows:
                 if spans is None or position in spans.get(subtask, ()):
                     yield subtask, position, element

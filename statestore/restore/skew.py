@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.catalog.catalog import Catalog
+from statestore.catalog.catalog import Checkpoint
 from statestore.display import NotebookBar, bars, count, figure, size, table
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.left_out import LeftOutState, left_out_of
-from statestore.format.manifest import CheckpointRef, KeyedEntry
+from statestore.format.manifest import KeyedEntry
 from statestore.restore.hot_keys import CountedKey, counted_keys
 from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.restore.selection import select
@@ -206,11 +206,10 @@ def _key_text(key: dict[str, Any]) -> str:
 
 
 def skew(
-    catalog: Catalog,
+    checkpoint: Checkpoint,
     uid: str | None,
     name: str | None,
     *,
-    checkpoint: CheckpointRef,
     by: Weight,
     factor: float,
     keys: int,
@@ -227,7 +226,7 @@ def skew(
             raise InvalidArgumentError(
                 f"{parameter} must be a number of at least 0, not {number!r}"
             )
-    manifest = catalog.load(checkpoint)
+    manifest = checkpoint.manifest
     part = select(manifest, uid, name)
     if not part.keyed and uid is not None:
         subject = f"operator {uid!r}" if name is None else f"state {name!r} of operator {uid!r}"
@@ -240,7 +239,7 @@ def skew(
         entries = [entry for entry in part.keyed if entry.state.uid == operator_uid]
         if entries:
             hot = [
-                _hot_keys(catalog.storage, entry, keys, read_groups)
+                _hot_keys(checkpoint.storage, entry, keys, read_groups)
                 for entry in entries
                 if keys and read_groups and len(entry.state.identity) > len(entry.state.key)
             ]

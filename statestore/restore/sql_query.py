@@ -25,9 +25,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.catalog.catalog import Catalog
+from statestore.catalog.catalog import Checkpoint
 from statestore.errors import InvalidArgumentError, QueryStoppedError, StateStoreError
-from statestore.format.manifest import CheckpointRef, Entry, KeyedEntry, Manifest
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import names_with_nul
 from statestore.format.ttl import clock_ms
 from statestore.keys.arrow_type_names import arrow_type_text
@@ -44,13 +44,10 @@ from statestore.restore.duck import (
     with_arrow_types,
 )
 from statestore.rows.dataframes import RowStream
-from statestore.storage import Storage
 
 __all__ = [
     "View",
     "query",
-    "run_query",
-    "views",
     "views_of",
 ]
 
@@ -123,46 +120,50 @@ def views_of(manifest: Manifest) -> tuple[View, ...]:
     return tuple(views)
 
 
-def run_query(
-    storage: Storage,
-    manifest: Manifest,
+def query(
+    checkpoint: Checkpoint,
     sql: str,
     *,
     now_ms: int | None = None,
     verify: bool = False,
     time_limit_s: float | None = None,
-    memory_limit_bytes: int | None = None,
+    memory_limit: int | str | None = None,
     cancelled: threading.Event | None = None,
-) -> pa.RecordBatchReader:
+) -> RowStream:
     """Return the answer to one statement over the views of a checkpoint, as a stream.
 
-    If the clock ``now_ms`` is given, views omit the expired rows of states that hide them. With
-    ``verify`` the SHA-256 of each file is checked before its first row is read. A stream that is
-    not read to its end is closed when it is deleted, or when the program ends. Values that Arrow
-    cannot represent exactly, such as TIMETZ and INTERVAL, are returned as text.
+    Views omit the rows that expired by ``now_ms`` (default: this machine's clock) if the state
+    hides them. With ``verify`` the SHA-256 of each file is checked before its first row is read. A
+    stream that is not read to its end is closed when it is deleted, or when the program ends.
+    Values that Arrow cannot represent exactly, such as TIMETZ and INTERVAL, are returned as text.
 
     The query stops ``time_limit_s`` seconds after this call, if DuckDB needs more than
-    ``memory_limit_bytes``, or soon after another thread sets ``cancelled``.
+    ``memory_limit``, or soon after another thread sets ``cancelled``.
 
     Raises:
         MissingDependencyError: DuckDB is not installed.
-        InvalidArgumentError: The statement is not one query, or DuckDB cannot answer it. Also
-            raised while the answer is read.
+        InvalidArgumentError: A limit is invalid, the statement is not one query, or DuckDB cannot
+            answer it. Also raised while the answer is read.
         QueryStoppedError: The query exceeded a limit, or it was cancelled. Also raised while the
             answer is read.
         MissingFileError, DamagedFileError or StorageError: A file cannot be read. Also raised while
             the answer is read.
     """
+    if time_limit_s is not None and not time_limit_s > 0:
+        raise InvalidArgumentError(
+            f"a time limit must be more than 0 seconds, not {time_limit_s!r:.80}"
+        )
     watch = QueryWatch(time_limit_s, cancelled)
     library = duckdb()
     # Arrow's datasets import pandas, which is not needed otherwise.
     dataset = importlib.import_module("statestore.restore.dataset")
-    rows = dataset.StateRows(storage, now_ms, verify)
-    query = _Query(library, dataset.dataset_of, rows, views_of(manifest))
-    batches = query.batches(sql, watch, memory_limit_bytes)
+    rows = dataset.StateRows(checkpoint.storage, clock_ms(now_ms), verify)
+    running = _Query(library, dataset.dataset_of, rows, views_of(checkpoint.manifest))
+    limit_bytes = None if memory_limit is None else bytes_of(memory_limit)
+    batches = running.batches(sql, watch, limit_bytes)
     _OPEN.add(batches)
     schema = next(batches)
-    return pa.RecordBatchReader.from_batches(schema, batches)
+    return RowStream(pa.RecordBatchReader.from_batches(schema, batches))
 
 
 class _Query:
@@ -295,37 +296,3 @@ def _unused_name(name: str, used_names: set[str]) -> str:
         number += 1
         free = f"{name}_{number}"
     return free
-
-
-def query(
-    catalog: Catalog,
-    sql: str,
-    *,
-    checkpoint: CheckpointRef,
-    now_ms: int | None = None,
-    verify: bool = False,
-    time_limit_s: float | None = None,
-    memory_limit: int | str | None = None,
-    cancelled: threading.Event | None = None,
-) -> RowStream:
-    """Return the answer to a statement over a checkpoint's states; see ``StateStore.query``."""
-    if time_limit_s is not None and not time_limit_s > 0:
-        raise InvalidArgumentError(
-            f"a time limit must be more than 0 seconds, not {time_limit_s!r:.80}"
-        )
-    rows = run_query(
-        catalog.storage,
-        catalog.load(checkpoint),
-        sql,
-        now_ms=clock_ms(now_ms),
-        verify=verify,
-        time_limit_s=time_limit_s,
-        memory_limit_bytes=None if memory_limit is None else bytes_of(memory_limit),
-        cancelled=cancelled,
-    )
-    return RowStream(rows)
-
-
-def views(catalog: Catalog, *, checkpoint: CheckpointRef) -> tuple[View, ...]:
-    """Return the views of a checkpoint; reads only the manifest."""
-    return views_of(catalog.load(checkpoint))

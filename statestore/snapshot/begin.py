@@ -197,7 +197,7 @@ def _find_by_record(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> M
 
     If it has expired, return the newest one, which builds on it.
     """
-    newest = catalog.load(visible[-1]) if visible else None
+    newest = catalog.load_header(visible[-1]) if visible else None
     record = ((newest and newest.batches) or {}).get(batch.job)
     if newest is None or record is None or record.number < batch.number:
         return None
@@ -208,14 +208,14 @@ def _find_by_record(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> M
             "written. If the job was reset intentionally, create a separate store with "
             "'statestore fork' at the checkpoint before that batch, or give the job another name"
         )
-    return catalog.load(record.checkpoint_id) if record.checkpoint_id in visible else newest
+    return catalog.load_header(record.checkpoint_id) if record.checkpoint_id in visible else newest
 
 
 def _find_by_id(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest | None:
     """Return the checkpoint with the batch's id if the job itself chose that id."""
     if batch.number not in visible:
         return None
-    manifest = catalog.load(batch.number)
+    manifest = catalog.load_header(batch.number)
     if manifest.batches is None:  # an older release, which recorded only the command
         is_done = manifest.origin is None
     else:

@@ -158,7 +158,7 @@ def _base_of(catalog: Catalog) -> _Base | None:
     visible, _ = catalog.visible_and_newest()
     if not visible:
         return None
-    newest = catalog.load(visible[-1])
+    newest = catalog.load_header(visible[-1])
     return _Base(newest, PriorCheckpoints(catalog, newest.operators))
 
 

@@ -174,7 +174,7 @@ def _deal(
     pending: PendingCheckpoint, manifest: Manifest, entry: OperatorEntry, uid: str, parallelism: int
 ) -> OperatorEntry:
     """Redistribute an operator's elements over its current number of subtasks."""
-    state = RestoredOperatorState(pending.catalog, manifest, entry, parallelism)
+    state = RestoredOperatorState(pending.catalog.storage, manifest, entry, parallelism)
     mode, name = entry.state.mode, entry.state.name
     if mode is RedistributionMode.UNION:
         lists = [state.subtask(0), *([] for _ in range(parallelism - 1))]

@@ -67,11 +67,11 @@ class PriorCheckpoints:
         return self._listed[1]
 
     def load(self, checkpoint: int | str) -> Manifest:
-        """Return a checkpoint as :meth:`Catalog.load` does; one given by number is cached."""
+        """Return a manifest as :meth:`Catalog.checkpoint` does; one given by number is cached."""
         known = self._loaded.get(checkpoint) if type(checkpoint) is int else None
         if known is not None:
             return known
-        manifest = self._catalog.load(checkpoint)
+        manifest = self._catalog.checkpoint(checkpoint).manifest
         return self._loaded.setdefault(manifest.checkpoint_id, manifest)
 
     def newest(self) -> Manifest | None:

@@ -58,7 +58,8 @@ def resolve(options: Mapping[str, str]) -> Read:
             "…).option('state', …).load()"
         )
     storage = open_storage(parameters["store"], of_store=True)
-    manifest = Catalog.open(storage, create=False).load(parameters.get("checkpoint", "latest"))
+    catalog = Catalog.open(storage, create=False)
+    manifest = catalog.checkpoint(parameters.get("checkpoint", "latest")).manifest
     entry = manifest.keyed_entry(parameters["operator"], parameters["state"])
     owners = owners_of(manifest, parameters["operator"], _number(parameters, "parallelism", None))
     per_subtask = KeyedPlan(entry, owners).of_all()

@@ -139,7 +139,7 @@ class StateTableSuite:
     def test_publishing_again_changes_nothing(self, store: StateStore, users: Any) -> None:
         """A retried publish of the same checkpoint and files returns the version of the first."""
         take(store, users)
-        entry = store.manifest().keyed[0]
+        entry = store.checkpoint().manifest.keyed[0]
         assert publish(store, entry, 1) == entry.table
         assert publish(store, entry, 1) == entry.table
 
@@ -157,7 +157,7 @@ class StateTableSuite:
         take(store, users, parallelism=1)
         take(store, users.orderBy(F.col("total").desc()), parallelism=7)
         take(store, users.toArrow())
-        digests = {store.manifest(i).keyed[0].digest for i in store.checkpoints()}
+        digests = {store.checkpoint(i).manifest.keyed[0].digest for i in store.checkpoints()}
         assert len(digests) == 1
 
     def test_null_keys_are_refused_with_their_number(self, store: StateStore, users: Any) -> None:

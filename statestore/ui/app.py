@@ -19,6 +19,7 @@ from tempfile import SpooledTemporaryFile
 from types import FrameType
 from typing import Any, Final
 
+from statestore.catalog.catalog import Checkpoint
 from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
@@ -29,7 +30,6 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.extras import needs_extra
-from statestore.format.manifest import Manifest
 from statestore.parsing import parse_integer
 from statestore.store import StateStore
 from statestore.ui.charts import Axis
@@ -177,9 +177,9 @@ def _views(
             store, query.get("q", ""), query.get("checkpoint") or "latest"
         ),
         "/compare": lambda request, query: compare(store, query.get("a", ""), query.get("b", "")),
-        "/checkpoint/{which}": lambda request, query: checkpoint(store, _find(store, request)),
+        "/checkpoint/{which}": lambda request, query: checkpoint(_find(store, request)),
         "/checkpoint/{which}/state": lambda request, query: state(
-            store, _find(store, request), query.get("operator", ""), query.get("state", "")
+            _find(store, request), query.get("operator", ""), query.get("state", "")
         ),
         "/checkpoint/{which}/rows": lambda request, query: first_rows(
             store,
@@ -204,7 +204,7 @@ def _views(
         ),
         "/checkpoint/{which}/history": lambda request, query: history(
             store,
-            _find(store, request),
+            _find(store, request).checkpoint_id,
             query.get("key", ""),
             query.get("operator", ""),
             query.get("state", ""),
@@ -336,17 +336,17 @@ def _sql_runner(
         text = form.get("sql", "")
 
         def answered(cancelled: threading.Event) -> Response:
-            which = _find(store, request)
+            shown = _find(store, request)
             if form.get("format") == "csv":
-                return _csv_response(store, which, text, limits, cancelled)
-            answer = sql_answer(store, which, text, limits=limits, cancelled=cancelled)
-            view = sql(store, which, text, form_token=queries.form_token, answer=answer)
+                return _csv_response(store, shown, text, limits, cancelled)
+            answer = sql_answer(store, shown, text, limits=limits, cancelled=cancelled)
+            view = sql(store, shown, text, form_token=queries.form_token, answer=answer)
             return HTMLResponse(render(view, store.url))
 
         async def refused(status: int, problem: str, **headers: str) -> Response:
             def view() -> PageView:
-                which = _find(store, request)
-                return sql(store, which, text, form_token=queries.form_token, problem=problem)
+                shown = _find(store, request)
+                return sql(store, shown, text, form_token=queries.form_token, problem=problem)
 
             return await run_in_threadpool(_response, store, view, status=status, headers=headers)
 
@@ -366,7 +366,7 @@ def _sql_runner(
 
 def _csv_response(
     store: StateStore,
-    which: Manifest,
+    checkpoint: Checkpoint,
     text: str,
     limits: QueryLimits,
     cancelled: threading.Event,
@@ -378,7 +378,7 @@ def _csv_response(
     """
     rows = SpooledTemporaryFile(_SPOOLED_BYTES)  # noqa: SIM115
     try:
-        write_sql_csv(store, which, text, rows, limits=limits, cancelled=cancelled)
+        write_sql_csv(store, checkpoint, text, rows, limits=limits, cancelled=cancelled)
         rows.seek(0)
     except BaseException:
         rows.close()
@@ -402,7 +402,7 @@ def _static(request: Request) -> Response:
     return Response(static(name), media_type=_TYPES[name], headers=headers)
 
 
-def _find(store: StateStore, request: Request) -> Manifest:
+def _find(store: StateStore, request: Request) -> Checkpoint:
     """Return the checkpoint of a page, for all parts of the page.
 
     The links on a page have the checkpoint's number, also if only a savepoint keeps it.
@@ -411,11 +411,11 @@ def _find(store: StateStore, request: Request) -> Manifest:
     """
     which: str = request.path_params["which"]
     try:
-        return store.manifest(which)
+        return store.checkpoint(which)
     except CheckpointNotFoundError:
         for savepoint in store.maintenance.savepoints():
             if str(savepoint.checkpoint_id) == which:
-                return store.manifest(savepoint.name)
+                return store.checkpoint(savepoint.name)
         raise
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from statestore.catalog.catalog import Checkpoint
 from statestore.cli.drawing import count, counted, size
 from statestore.errors import InvalidArgumentError
 from statestore.format.digest import digest_text
-from statestore.format.manifest import CheckpointRef, Entry, KeyedEntry, Manifest
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import type_text
 from statestore.jobgraph.chaining import chainable_edges
 from statestore.jobgraph.graph import JobGraph
@@ -40,10 +41,9 @@ _GAP: Final = (70, 24)
 _ACROSS: Final = 3
 
 
-def checkpoint(store: StateStore, which: CheckpointRef) -> PageView:
-    """Return the contents of a checkpoint; CheckpointNotFoundError or CorruptionError."""
-    manifest = store.manifest(which)
-    number = manifest.checkpoint_id
+def checkpoint(shown: Checkpoint) -> PageView:
+    """Return the contents of a checkpoint; CorruptionError if a list of files cannot be read."""
+    manifest, number = shown.manifest, shown.checkpoint_id
     facts = {
         "manifest": manifest,
         "states": [state_facts(entry) for entry in manifest.entries],
@@ -52,12 +52,12 @@ def checkpoint(store: StateStore, which: CheckpointRef) -> PageView:
     return PageView(f"Checkpoint {number}", "checkpoint.html", facts, "checkpoint", number)
 
 
-def state(store: StateStore, which: CheckpointRef, uid: str, name: str) -> PageView:
+def state(shown: Checkpoint, uid: str, name: str) -> PageView:
     """Return a state's columns, layout, layers, files, and charts of its key groups.
 
-    Raises StateNotFoundError or CheckpointNotFoundError if it does not exist.
+    Raises StateNotFoundError if it does not exist.
     """
-    manifest = store.manifest(which)
+    manifest = shown.manifest
     entry = manifest.find(uid, name)
     entries: tuple[Entry, ...] = entry.parts
     parts = [
@@ -71,26 +71,25 @@ def state(store: StateStore, which: CheckpointRef, uid: str, name: str) -> PageV
         "parts": parts,
         "pictures": [*draw_key_groups(entry, has_values=True)],
     }
-    number = manifest.checkpoint_id
+    number = shown.checkpoint_id
     return PageView(f"{uid}.{name}", "state.html", facts, "checkpoint", number)
 
 
 def first_rows(
-    store: StateStore, which: CheckpointRef, uid: str, name: str, rows: int | None = None
+    store: StateStore, shown: Checkpoint, uid: str, name: str, rows: int | None = None
 ) -> PageView:
     """Return the first rows of a state, in the order of its key groups or old subtasks.
 
     Keyed state is read only as far as needed, and rows with an expired TTL are omitted.
 
-    Raises InvalidArgumentError if ``rows`` is not between 1 and 1000, and StateNotFoundError or
-    CheckpointNotFoundError if the state does not exist.
+    Raises InvalidArgumentError if ``rows`` is not between 1 and 1000, and StateNotFoundError if the
+    state does not exist.
     """
     wanted = _ROWS if rows is None else rows
     if not 0 < wanted <= _MOST_ROWS:
         raise InvalidArgumentError(f"rows must be between 1 and {_MOST_ROWS:,}, not {wanted}")
-    manifest = store.manifest(which)
-    number, entry = manifest.checkpoint_id, manifest.find(uid, name)
-    restored = store.restore(checkpoint=manifest)
+    entry = shown.manifest.find(uid, name)
+    restored = store.restore(checkpoint=shown)
     if isinstance(entry, KeyedEntry):
         keyed = restored.keyed(uid, name)
         reader = keyed.key_groups(KeyGroupRange(0, entry.state.max_parallelism - 1))
@@ -106,7 +105,8 @@ def first_rows(
         "uid": uid,
         "name": name,
     }
-    return PageView(f"First rows of {uid}.{name}", "rows.html", facts, "checkpoint", number)
+    title = f"First rows of {uid}.{name}"
+    return PageView(title, "rows.html", facts, "checkpoint", shown.checkpoint_id)
 
 
 def _rows_of(batches: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
@@ -116,13 +116,12 @@ def _rows_of(batches: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             yield from zip(*map(display_values, columns), strict=True)
 
 
-def hot_keys(store: StateStore, which: CheckpointRef, uid: str, name: str) -> PageView:
+def hot_keys(store: StateStore, shown: Checkpoint, uid: str, name: str) -> PageView:
     """Return a keyed state's skewed key groups, and the keys with the most rows."""
-    manifest = store.manifest(which)
-    number = manifest.checkpoint_id
-    report = store.inspect.skew(uid, name, checkpoint=manifest)
+    report = store.inspect.skew(uid, name, checkpoint=shown)
     facts = {"operator": next(iter(report.operators), None), "factor": report.factor}
-    return PageView(f"Hot keys of {uid}.{name}", "hot.html", facts, "checkpoint", number)
+    title = f"Hot keys of {uid}.{name}"
+    return PageView(title, "hot.html", facts, "checkpoint", shown.checkpoint_id)
 
 
 def state_facts(entry: Entry) -> dict[str, Any]:

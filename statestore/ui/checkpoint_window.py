@@ -132,7 +132,7 @@ def _line(
     store: StateStore, number: int, savepoints: tuple[str, ...], pins: tuple[str, ...]
 ) -> CheckpointLine | None:
     try:
-        return CheckpointLine(number, store.manifest(number), None, savepoints, pins)
+        return CheckpointLine(number, store.checkpoint(number).manifest, None, savepoints, pins)
     except CheckpointNotFoundError:
         return None  # it expired after the list was made
     except (CorruptionError, FormatVersionError) as error:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from statestore.catalog.catalog import Checkpoint
 from statestore.cli.arguments import key_of
 from statestore.errors import InvalidArgumentError, StateStoreError
-from statestore.format.manifest import CheckpointRef
 from statestore.store import StateStore
 from statestore.ui.pages import PageView
 
@@ -17,26 +17,27 @@ _GROUPS: Final = 100
 _LISTED: Final = 1000
 
 
-def key(store: StateStore, which: CheckpointRef, text: str = "") -> PageView:
+def key(store: StateStore, checkpoint: Checkpoint, text: str = "") -> PageView:
     """Return the rows of a key in all states; without a key, the form to enter one."""
-    manifest = store.manifest(which)
     facts: dict[str, Any] = {
         "text": text,
         "found": None,
-        "left_out": manifest.left_out,
+        "left_out": checkpoint.manifest.left_out,
     }
     problem = None
     if text:
         try:
-            facts["found"] = store.inspect.key(key_of(text), manifest, times_as_text=True)
+            facts["found"] = store.inspect.key(key_of(text), checkpoint, times_as_text=True)
         except InvalidArgumentError as error:
             problem = error
-    return PageView("A key", "key.html", facts, "key", manifest.checkpoint_id, problem)
+    return PageView("A key", "key.html", facts, "key", checkpoint.checkpoint_id, problem)
 
 
-def history(store: StateStore, which: CheckpointRef, text: str, uid: str, name: str) -> PageView:
-    """Return the values of a key in a state at each kept checkpoint, newest first."""
-    number = store.manifest(which).checkpoint_id
+def history(store: StateStore, number: int, text: str, uid: str, name: str) -> PageView:
+    """Return the values of a key in a state at each kept checkpoint, newest first.
+
+    ``number`` is the checkpoint to which the page's links lead.
+    """
     values = store.inspect.history(key_of(text), uid, name, times_as_text=True)
     facts = {"text": text, "uid": uid, "name": name, "history": values[::-1]}
     return PageView("History of a key", "history.html", facts, "key", number)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from statestore.catalog.catalog import CheckpointRef
 from statestore.extras import needs_extra
-from statestore.format.manifest import CheckpointRef
 from statestore.restore.output_file import check_output_file, output_file
 from statestore.restore.row_files import Progress
 from statestore.store import StateStore
@@ -59,7 +59,8 @@ def write_report(
     """
     target = Path(to)
     check_output_file(target, replace=True)
-    sections = collect_sections(store, which, against, progress)
+    base = None if against is None else store.checkpoint(against)
+    sections = collect_sections(store, store.checkpoint(which), base, progress)
     text, left_out = _fit(store.url, sections)
     page = text.encode()
     with output_file(target, replace=True) as file:

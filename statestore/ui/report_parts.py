@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from statestore.catalog.catalog import Checkpoint
 from statestore.cli.drawing import count, counted
 from statestore.extras import needs_extra
-from statestore.format.manifest import CheckpointRef, Entry, Manifest
+from statestore.format.manifest import Entry, Manifest
 from statestore.maintenance.diff_report import CheckpointDifference, StateDifference
 from statestore.maintenance.trend_report import StoreTrend
 from statestore.restore.compare_plans import compare_plans
@@ -62,17 +63,18 @@ class Section:
 
 
 def collect_sections(
-    store: StateStore, which: CheckpointRef, against: CheckpointRef | None, progress: Progress
+    store: StateStore, checkpoint: Checkpoint, base: Checkpoint | None, progress: Progress
 ) -> list[Section]:
     """Return all sections of a report, in their order on the page.
 
-    Raises the errors of the store, for example CheckpointNotFoundError.
+    With ``base``, these include the differences from that checkpoint. Raises the errors of the
+    store, for example DamagedFileError.
     """
-    manifest = store.manifest(which)
+    manifest = checkpoint.manifest
     steps = _steps(manifest.parallelism, highest_parallelism(manifest))
     largest = sorted(manifest.entries, key=lambda entry: -entry.size_bytes)
     links = _Links(manifest.checkpoint_id, largest)
-    total = 3 + len(steps) + min(len(largest), _STATES) + (against is not None)
+    total = 3 + len(steps) + min(len(largest), _STATES) + (base is not None)
     done = 0
 
     def advance(section: Section, parts: int = 1) -> Section:
@@ -87,10 +89,10 @@ def collect_sections(
         _graph(manifest),
         advance(_over_time(read_window(store), links)),
         advance(_trends(store, links)),
-        advance(_restores(store, manifest, steps), len(steps)),
+        advance(_restores(store, checkpoint, steps), len(steps)),
     ]
-    if against is not None:
-        found = store.inspect.diff(against, manifest)
+    if base is not None:
+        found = store.inspect.diff(base, checkpoint)
         sections.append(advance(_differences(found)))
     sections.append(advance(_details(manifest, largest), min(len(largest), _STATES)))
     return sections
@@ -192,8 +194,9 @@ def _over_time(window: Window, links: _Links) -> Section:
     return Section("over-time", "Newest checkpoints", (part,), tuple(left_out))
 
 
-def _restores(store: StateStore, manifest: Manifest, steps: Sequence[int]) -> Section:
-    plans = {step: store.plan(checkpoint=manifest, parallelism=step) for step in steps}
+def _restores(store: StateStore, checkpoint: Checkpoint, steps: Sequence[int]) -> Section:
+    manifest = checkpoint.manifest
+    plans = {step: store.plan(checkpoint=checkpoint, parallelism=step) for step in steps}
     compared = compare_plans(manifest, plans)
     facts = {
         "comparison": compared,

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from statestore.catalog.catalog import Checkpoint
 from statestore.cli.drawing import UNICODE, counted
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.format.manifest import CheckpointRef, Manifest
+from statestore.format.manifest import Manifest
 from statestore.jobgraph.redistribution import ElementRun
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.plan import RestorePlan, redistribution_of
@@ -40,7 +41,7 @@ def highest_parallelism(manifest: Manifest) -> int:
 
 def rescale(
     store: StateStore,
-    which: CheckpointRef,
+    checkpoint: Checkpoint,
     parallelism: int | None = None,
     *,
     balance: Weight | str | None = None,
@@ -51,8 +52,7 @@ def rescale(
 
     If no restore is possible at this parallelism, the view has the form and the error.
     """
-    manifest = store.manifest(which)
-    number = manifest.checkpoint_id
+    manifest = checkpoint.manifest
     wanted = manifest.parallelism if parallelism is None else parallelism
     facts: dict[str, Any] = {
         "manifest": manifest,
@@ -65,16 +65,16 @@ def rescale(
     }
     problem = None
     try:
-        facts |= _plan_facts(store, manifest, wanted, balance, rate, request_ms)
+        facts |= _plan_facts(store, checkpoint, wanted, balance, rate, request_ms)
     except (ParallelismError, InvalidArgumentError) as error:
         problem = error
-    title = f"Rescale checkpoint {number}"
-    return PageView(title, "rescale.html", facts, "rescale", number, problem)
+    title = f"Rescale checkpoint {checkpoint.checkpoint_id}"
+    return PageView(title, "rescale.html", facts, "rescale", checkpoint.checkpoint_id, problem)
 
 
 def _plan_facts(
     store: StateStore,
-    manifest: Manifest,
+    checkpoint: Checkpoint,
     wanted: int,
     balance: Weight | str | None,
     rate: int,
@@ -82,8 +82,9 @@ def _plan_facts(
 ) -> dict[str, Any]:
     if request_ms < 0:
         raise InvalidArgumentError(f"must be at least 0, not {request_ms}", argument="request_ms")
-    plan = store.plan(checkpoint=manifest, parallelism=wanted, balance=balance)
-    compared = store.inspect.compare([wanted], checkpoint=manifest, balance=balance, rate=rate)
+    manifest = checkpoint.manifest
+    plan = store.plan(checkpoint=checkpoint, parallelism=wanted, balance=balance)
+    compared = store.inspect.compare([wanted], checkpoint=checkpoint, balance=balance, rate=rate)
     return {
         "option": compared.options[0],
         "seconds": read_seconds(plan, rate, request_ms),
@@ -92,7 +93,7 @@ def _plan_facts(
             for one in flows_of(manifest, plan, _DRAWN)
         ],
         "operators": [(operator, operator.subtasks[:_SUBTASKS]) for operator in plan.operators],
-        "uneven": store.inspect.balance(parallelism=wanted, checkpoint=manifest),
+        "uneven": store.inspect.balance(parallelism=wanted, checkpoint=checkpoint),
         "dealt": list(_dealt_elements(manifest, wanted)),
     }
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlencode
 
+from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import CheckpointNotFoundError, CorruptionError, FormatVersionError
-from statestore.format.manifest import CheckpointRef
 from statestore.store import StateStore
 from statestore.ui.pages import PageView
 
@@ -50,7 +50,7 @@ def _checkpoints(store: StateStore, wanted: str) -> list[Match]:
 def _states(store: StateStore, wanted: str, which: CheckpointRef) -> list[Match]:
     """Return the operators and states that match; none if the checkpoint cannot be read."""
     try:
-        manifest = store.manifest(which)
+        manifest = store.checkpoint(which).manifest
     except (CheckpointNotFoundError, CorruptionError, FormatVersionError):
         return []
     base = f"/checkpoint/{manifest.checkpoint_id}"

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
+from statestore.catalog.catalog import Checkpoint
 from statestore.durations import Duration
 from statestore.errors import StateStoreError
-from statestore.format.manifest import CheckpointRef
 from statestore.restore.result_files import write_result
 from statestore.rows.python_values import display_values
 from statestore.store import StateStore
@@ -50,7 +50,7 @@ class SqlAnswer:
 
 def sql(
     store: StateStore,
-    which: CheckpointRef,
+    checkpoint: Checkpoint,
     text: str = "",
     *,
     form_token: str,
@@ -62,29 +62,28 @@ def sql(
 
     Args:
         store: The store.
-        which: The checkpoint.
+        checkpoint: The checkpoint.
         text: The statement in the form.
         form_token: The token that the form sends with the statement.
         answer: The answer to show below the form.
         problem: Why the server did not run the statement.
         error: Why the statement has no answer.
     """
-    manifest = store.manifest(which)
     facts = {
         "text": text,
         "form_token": form_token,
-        "left_out": manifest.left_out,
-        "views": store.views(manifest),
+        "left_out": checkpoint.manifest.left_out,
+        "views": store.views(checkpoint),
         "answer": answer,
         "problem": problem or (str(error) if error else ""),
         "most_rows": ROWS,
     }
-    return PageView("SQL", "sql.html", facts, "sql", manifest.checkpoint_id, error)
+    return PageView("SQL", "sql.html", facts, "sql", checkpoint.checkpoint_id, error)
 
 
 def sql_answer(
     store: StateStore,
-    which: CheckpointRef,
+    checkpoint: Checkpoint,
     text: str,
     *,
     limits: QueryLimits,
@@ -93,7 +92,7 @@ def sql_answer(
     """Run a statement and return its first rows; raise what ``StateStore.query`` raises."""
     with store.query(
         text,
-        which,
+        checkpoint,
         time_limit=limits.time_limit,
         memory_limit=limits.memory_bytes,
         cancelled=cancelled,
@@ -105,7 +104,7 @@ def sql_answer(
 
 def write_sql_csv(
     store: StateStore,
-    which: CheckpointRef,
+    checkpoint: Checkpoint,
     text: str,
     target: IO[bytes],
     *,
@@ -115,7 +114,7 @@ def write_sql_csv(
     """Run a statement and write all rows as CSV; raise what ``StateStore.query`` raises."""
     with store.query(
         text,
-        which,
+        checkpoint,
         time_limit=limits.time_limit,
         memory_limit=limits.memory_bytes,
         cancelled=cancelled,

@@ -20,6 +20,7 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.documents import document_bytes, seal_document
+from statestore.format.hold_documents import Savepoint
 from statestore.format.manifest import Manifest, Writer
 from statestore.format.names import manifest_path, tombstone_path
 from statestore.storage import LocalStorage, Storage
@@ -171,7 +172,7 @@ def test_a_tombstone_hides_a_checkpoint_permanently(catalog: Catalog) -> None:
     with pytest.raises(
         CheckpointNotFoundError, match=r"no checkpoint 2 in .*; the store has the checkpoints 1"
     ):
-        catalog.load(2)
+        catalog.checkpoint(2)
 
 
 def test_a_tombstone_without_a_manifest_reserves_its_id(catalog: Catalog) -> None:
@@ -202,7 +203,7 @@ def test_other_files_next_to_manifests_are_ignored(catalog: Catalog, name: str) 
     catalog.storage.put_if_absent(f"checkpoints/{name}", b"junk")
     assert catalog.checkpoint_ids() == (1,)
     assert catalog.next_id() == 2
-    assert catalog.load("latest").checkpoint_id == 1
+    assert catalog.checkpoint("latest").checkpoint_id == 1
 
 
 # --- commit ---------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ def test_the_second_writer_of_an_id_learns_who_won(catalog: Catalog) -> None:
     catalog.commit(manifest(1, token="a", name="first-host:17"))
     with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* first-host:17 .*again"):
         catalog.commit(manifest(1, token="b"))
-    assert catalog.load(1).writer.token == "a"
+    assert catalog.checkpoint(1).manifest.writer.token == "a"
 
 
 def test_a_conflict_with_an_unreadable_manifest_is_still_a_conflict(catalog: Catalog) -> None:
@@ -263,8 +264,32 @@ def test_a_taken_or_skipped_id_is_refused_before_any_work(
 def test_a_checkpoint_is_loaded_by_number_text_or_as_the_latest(catalog: Catalog) -> None:
     """Options of a Spark read are strings."""
     commit(catalog, 1, 2)
-    assert catalog.load(1) == catalog.load("1") == manifest(1)
-    assert catalog.load("latest") == manifest(2)
+    assert catalog.checkpoint(1).manifest == catalog.checkpoint("1").manifest == manifest(1)
+    assert catalog.checkpoint("latest").manifest == manifest(2)
+
+
+def test_a_checkpoint_that_was_found_is_not_searched_again(catalog: Catalog) -> None:
+    """Not even when it has expired and another one is the latest; ``name`` is its savepoint."""
+    catalog = Catalog(catalog.storage, manifest(1).store_id)
+    commit(catalog, 1)
+    catalog.holds.put_savepoint(Savepoint("kept", 1, 0), visible=lambda: None)
+    found = [catalog.checkpoint(reference) for reference in (1, "1", "latest", "kept")]
+    assert [one.name for one in found] == [None, None, None, "kept"]
+    assert [repr(one) for one in found[2:]] == ["Checkpoint(1)", "Checkpoint(1, 'kept')"]
+    commit(catalog, 2)
+    catalog.expire(1, b"tombstone")
+    for one in found:
+        assert catalog.checkpoint(one) == one
+        assert catalog.resolve(one) == 1
+
+
+def test_a_checkpoint_of_another_store_is_refused(catalog: Catalog, tmp_path: Path) -> None:
+    """Its number may be another checkpoint here."""
+    commit(catalog, 1)
+    other = Catalog.open(LocalStorage(str(tmp_path / "other")), create=True)
+    for find in (other.checkpoint, other.resolve):
+        with pytest.raises(InvalidArgumentError, match=r"belongs to store .* pass a checkpoint of"):
+            find(catalog.checkpoint(1))
 
 
 @pytest.mark.parametrize("checkpoint", ["newest", "1.0", " 1", "-1"])
@@ -277,7 +302,7 @@ def test_text_that_is_not_a_number_is_a_missing_savepoint(
         CheckpointNotFoundError,
         match=r"no savepoint .* existing savepoints: none.* the store has the checkpoints 1",
     ):
-        catalog.load(checkpoint)
+        catalog.checkpoint(checkpoint)
 
 
 @pytest.mark.parametrize("checkpoint", ["", "١", True, 1.0, None, [1]])
@@ -285,7 +310,7 @@ def test_an_invalid_checkpoint_name_is_refused(catalog: Catalog, checkpoint: obj
     """The value is not converted to a number."""
     commit(catalog, 1)
     with pytest.raises(InvalidArgumentError, match="a checkpoint must be a number, 'latest'"):
-        catalog.load(checkpoint)  # type: ignore[arg-type]
+        catalog.checkpoint(checkpoint)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("checkpoint", [0, -1, 13, 10**12, "13"])
@@ -295,35 +320,35 @@ def test_a_missing_checkpoint_lists_the_existing_ones(
     """The message lists the last ten."""
     commit(catalog, *range(1, 11))
     with pytest.raises(CheckpointNotFoundError, match="the checkpoints 1, 2, 3, 4, 5, 6, 7, 8, 9"):
-        catalog.load(checkpoint)
+        catalog.checkpoint(checkpoint)
     commit(catalog, 11)
     with pytest.raises(
         CheckpointNotFoundError,
         match="the store has the checkpoints … 2, 3, 4, 5, 6, 7, 8, 9, 10, 11",
     ):
-        catalog.load(checkpoint)
+        catalog.checkpoint(checkpoint)
 
 
 def test_an_empty_store_has_no_checkpoint(catalog: Catalog) -> None:
     """This holds for a number and for ``latest``."""
     with pytest.raises(CheckpointNotFoundError, match="the store has no checkpoints"):
-        catalog.load(1)
+        catalog.checkpoint(1)
     with pytest.raises(CheckpointNotFoundError, match="has no checkpoint yet"):
-        catalog.load("latest")
+        catalog.checkpoint("latest")
 
 
 def test_the_last_committed_manifest_is_not_parsed_again(catalog: Catalog) -> None:
     """Unless the document in the store is another one."""
     first, second = manifest(1), manifest(2)
     catalog.commit(first)
-    assert catalog.load(1) is first
+    assert catalog.checkpoint(1).manifest is first
     catalog.commit(second)
-    assert catalog.load(2) is second
-    assert catalog.load(1) == first
+    assert catalog.checkpoint(2).manifest is second
+    assert catalog.checkpoint(1).manifest == first
     catalog.storage.delete(manifest_path(2))
     other = Catalog(LocalStorage(catalog.storage.url), catalog.store_id)
     other.commit(replace(second, parallelism=7))
-    assert catalog.load(2).parallelism == 7
+    assert catalog.checkpoint(2).manifest.parallelism == 7
 
 
 def test_a_manifest_under_another_number_is_refused(catalog: Catalog) -> None:
@@ -332,7 +357,7 @@ def test_a_manifest_under_another_number_is_refused(catalog: Catalog) -> None:
     copied = catalog.storage.read(manifest_path(1))
     catalog.storage.put_if_absent(manifest_path(2), copied)
     with pytest.raises(MalformedManifestError, match=r"0000000002\.json at \$\.checkpoint_id"):
-        catalog.load(2)
+        catalog.checkpoint(2)
 
 
 def test_a_store_can_be_copied_as_a_whole(catalog: Catalog, tmp_path: Path) -> None:
@@ -340,7 +365,7 @@ def test_a_store_can_be_copied_as_a_whole(catalog: Catalog, tmp_path: Path) -> N
     commit(catalog, 1)
     Path(catalog.storage.url).rename(tmp_path / "elsewhere")
     moved = Catalog.open(LocalStorage(str(tmp_path / "elsewhere")), create=False)
-    assert moved.load(1) == replace(manifest(1))
+    assert moved.checkpoint(1).manifest == replace(manifest(1))
 
 
 class DeletingStorage(LocalStorage):

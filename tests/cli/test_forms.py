@@ -57,7 +57,7 @@ def test_list_explains_the_rows_of_changes(run: Run, state: Checkpoints) -> None
 
 def test_show_separates_base_and_changes(run: Run, state: Checkpoints) -> None:
     answer = answer_of(run, state)
-    (entry,) = state.store.manifest().keyed
+    (entry,) = state.store.checkpoint().manifest.keyed
     shown = answer("show", "latest")
     (told,) = shown["operators"][0]["states"]
     base = entry.parts[0]
@@ -108,7 +108,7 @@ def test_views_show_the_row_count_unless_changes_make_it_unknown(
     told = rows if taken.form == "plain" else None
     (view,) = answer("query", "--tables")["views"]
     assert view["rows"] == told
-    (entry,) = taken.store.manifest().keyed
+    (entry,) = taken.store.checkpoint().manifest.keyed
     assert (view["file_rows"], view["changed_rows"]) == (entry.rows, entry.changed_rows)
     assert (told is None) == bool(view["changed_rows"])
     text = run("query", "--tables", "--store", taken.storage.url).stdout

@@ -146,7 +146,7 @@ def test_subtasks_are_assigned_to_hosts(run: Run, tmp_path: Path) -> None:
     options = ("--parallelism", "2", "--hosts", f"other=1,{here}=2", "--store", store.url)
     done = run("plan", *options)
     assert (done.exit_code, done.stderr) == (0, "")
-    size = store.manifest().size_bytes
+    size = store.checkpoint().manifest.size_bytes
     assert "on hosts, locality: " in done.stdout
     assert f"      0  {here}" in done.stdout
     document = json.loads(run("plan", *options, "--output", "json").stdout)

@@ -64,7 +64,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def state(numbers: Path) -> KeyedState:
-    return StateStore.open(str(numbers)).manifest().keyed_entry("u", "s").state
+    return StateStore.open(str(numbers)).checkpoint().manifest.keyed_entry("u", "s").state
 
 
 def stored(text: str, state: KeyedState) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def test_output_can_be_read_back_without_change(run: Run, tmp_path: Path) -> Non
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", table, key="k", max_parallelism=4)
-    state = store.manifest().keyed_entry("u", "s").state
+    state = store.checkpoint().manifest.keyed_entry("u", "s").state
     for row in table.to_pylist():
         options = ("--operator", "u", "--state", "s", "--store", tmp_path / "s")
         done = run("get", *options, "--output", "json", "--key", str(row["k"]))
@@ -243,7 +243,7 @@ class TestSettings:
         with pytest.raises(InvalidArgumentError, match="too long"):
             milliseconds_of(f"{digits}d")
         with pytest.raises((InvalidArgumentError, CheckpointNotFoundError)):
-            StateStore.open(str(numbers)).manifest(digits)
+            StateStore.open(str(numbers)).checkpoint(digits)
         with pytest.raises(InvalidArgumentError):
             Prices.of({"per_gb_read": math.inf})
 

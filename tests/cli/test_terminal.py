@@ -27,7 +27,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> StateStore:
     with made.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes("u", "s", [{"k": key, "v": 7} for key in keys[::2]], key="k")
     made.maintenance.edit("u", "s", delete=["k01"])
-    table = folder / made.manifest(1).keyed[0].table.path
+    table = folder / made.checkpoint(1).manifest.keyed[0].table.path
     for number in range(11, 17):
         (table / f"00000000{number}-00000-{number:016x}.parquet").write_bytes(b"half a file")
     return made

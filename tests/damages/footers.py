@@ -65,7 +65,7 @@ class UnsealedFooters(Footers):
 
 def data_files(store: StateStore) -> Iterator[Path]:
     """Yield the files that the newest checkpoint references."""
-    for entry in store.manifest().entries:
+    for entry in store.checkpoint().manifest.entries:
         for part in entry.parts:
             yield from (Path(store.url, part.table.path, handle.path) for handle in part.handles)
 

@@ -62,7 +62,7 @@ def test_a_snapshot_opens_no_file_to_publish_it(store: StateStore, layout: str) 
     storage = store.parts.storage
     assert isinstance(storage, CountingStorage)
     assert not [name for name in storage.opened if name.endswith(".parquet")]
-    for entry in store.manifest().entries:
+    for entry in store.checkpoint().manifest.entries:
         found = logged(store, entry)
         for handle in entry.handles:
             metadata = pq.read_metadata(Path(store.url, entry.table.path, handle.path))
@@ -92,7 +92,7 @@ def test_files_of_other_processes_are_not_opened_either(
     storage = store.parts.storage
     assert isinstance(storage, CountingStorage)
     assert not [name for name in storage.opened if name.endswith(".parquet")]
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     assert all(one["minValues"] for one in logged(store, entry).values())
 
 
@@ -102,7 +102,7 @@ def test_reused_files_have_bounds_too(store: StateStore, tmp_path: Path) -> None
         checkpoint.write_keyed("u", "s", rows(), key="k", max_parallelism=16)
     store.maintenance.copy("latest", str(tmp_path / "copy"))
     target = StateStore.open(str(tmp_path / "copy"))
-    (entry,) = target.manifest().keyed
+    (entry,) = target.checkpoint().manifest.keyed
     assert all(one["minValues"] for one in logged(target, entry).values())
 
 
@@ -111,7 +111,7 @@ def test_a_table_is_in_the_folder_of_its_store(tmp_path: Path, name: str) -> Non
     store = StateStore.open(str(tmp_path / name))
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", rows(), key="k", max_parallelism=4)
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     assert (tmp_path / name / entry.table.path / "_delta_log" / f"{0:020}.json").exists()
     assert [path.name for path in tmp_path.iterdir()] == [name]
 

@@ -165,7 +165,7 @@ def forked(store: StateStore, folder: Path) -> StateStore:
 
 def salvaged(store: StateStore, _: Path) -> StateStore:
     take(store, ROWS_TAKEN.slice(0, 9), "partitioned")
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     Path(table_of(store), entry.handles[0].path).unlink()
     store.maintenance.salvage("latest")
     return store
@@ -294,7 +294,7 @@ def test_the_next_checkpoint_repairs_the_log_of_an_older_release(
     assert wrong(ROWS_TAKEN, readers(table_of(store)), asked)
     row = ROWS_TAKEN.slice(0, 1).to_pylist()[0]
     store.maintenance.edit("u", "s", put=[row | {"v_long": 5}])
-    (before, after) = (store.manifest(number).keyed[0].handles for number in (1, 2))
+    (before, after) = (store.checkpoint(number).manifest.keyed[0].handles for number in (1, 2))
     assert {*before} & {*after}
     rows = store.restore(parallelism=1).keyed("u", "s").to_arrow(0)
     assert wrong(rows, readers(table_of(store)), asked) == []

@@ -173,7 +173,7 @@ def test_files_that_a_forced_vacuum_deleted_are_named(
     lost = {
         f"{entry.table.path}/{handle.path}"
         for number in range(1, COUNT)
-        for entry in store.manifest(number).keyed
+        for entry in store.checkpoint(number).manifest.keyed
         for handle in entry.handles
     }
     spark.conf.set(check, "false")
@@ -203,7 +203,7 @@ def test_files_that_a_forced_vacuum_deleted_are_named(
 def test_a_deleted_file_is_named(touched: tuple[Path, str], deep: bool) -> None:
     path, _ = touched
     store = StateStore.open(str(path))
-    [entry] = store.manifest(2).keyed
+    [entry] = store.checkpoint(2).manifest.keyed
     name = f"{entry.table.path}/{entry.handles[0].path}"
     (path / name).unlink()
     [broken] = store.maintenance.verify("all", deep=deep).broken
@@ -217,7 +217,7 @@ def test_a_rewritten_file_is_named(touched: tuple[Path, str]) -> None:
     """Equal rows that another program writes have other bytes."""
     path, _ = touched
     store = StateStore.open(str(path))
-    [entry] = store.manifest(2).keyed
+    [entry] = store.checkpoint(2).manifest.keyed
     file = path / entry.table.path / entry.handles[0].path
     pq.write_table(pq.read_table(file, partitioning=None), file, compression="none")
     for deep in (False, True):

@@ -74,7 +74,7 @@ def test_its_checkpoints_name_no_file_that_was_removed(store: StateStore) -> Non
         actions = pq.read_table(log(store)[f"{version:020}.checkpoint.parquet"])
         assert actions.column("remove").null_count == len(actions)
         files = [add["path"] for add in actions.column("add").to_pylist() if add]
-        entry = store.manifest(version + 1).keyed[0]
+        entry = store.checkpoint(version + 1).manifest.keyed[0]
         assert entry.table.version == version
         assert sorted(files) == sorted(handle.path for handle in entry.handles)
         sizes.append(len(actions))

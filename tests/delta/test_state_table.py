@@ -50,7 +50,7 @@ def users(spark: SparkSession) -> DataFrame:
 def test_a_parquet_table_has_no_log(parquet: StateStore, users: DataFrame) -> None:
     """The format needs no jar and writes nothing but data files."""
     take(parquet, users)
-    assert parquet.manifest().keyed[0].table.version is None
+    assert parquet.checkpoint().manifest.keyed[0].table.version is None
     assert not (Path(parquet.url) / TABLE / "_delta_log").exists()
 
 
@@ -97,7 +97,7 @@ def test_each_task_writes_one_file(tmp_path: Path, spark: SparkSession) -> None:
     """Each file ends where the next task's file begins."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet", layout="ranged")
     take(store, spark.range(500).selectExpr("'user-' || id AS user", "id AS total").repartition(2))
-    handles = store.manifest().keyed[0].handles
+    handles = store.checkpoint().manifest.keyed[0].handles
     assert [(h.key_groups.first, h.key_groups.last) for h in handles] == [
         *((0, 7), (8, 15), (16, 23)),
         (24, 31),
@@ -124,7 +124,7 @@ class TestDeltaTable(StateTableSuite):
         assert spark_rows(_Frame(pl.read_delta(path).to_arrow())) == wanted
         # DuckDB reads the files that the log names, because its Delta extension would be a
         # download.
-        files = [f"{path}/{handle.path}" for handle in store.manifest().keyed[0].handles]
+        files = [f"{path}/{handle.path}" for handle in store.checkpoint().manifest.keyed[0].handles]
         query = "SELECT * FROM read_parquet($files, hive_partitioning=true)"
         found = duckdb.sql(query, params={"files": files})
         assert found is not None
@@ -156,7 +156,7 @@ class TestDeltaTable(StateTableSuite):
         """Delta's time travel to the recorded version returns the checkpoint's rows."""
         take(store, users)
         take(store, users.where("total >= 1000"))
-        version = store.manifest(1).keyed[0].table.version
+        version = store.checkpoint(1).manifest.keyed[0].table.version
         path = f"{store.url}/{TABLE}"
         then = spark.read.format("delta").option("versionAsOf", version).load(path)
         assert spark_rows(then) == rows_of(users)
@@ -230,7 +230,7 @@ class TestDeltaTable(StateTableSuite):
         assert list(log.glob("*.checkpoint*"))
         for checksum in log.glob("*.crc"):  # a driver that is killed after its commit leaves none
             checksum.unlink()
-        entry = store.manifest().keyed[0]
+        entry = store.checkpoint().manifest.keyed[0]
 
         def in_a_new_driver() -> Any:
             spark._get_j_spark_session_class(spark._jvm).clearActiveSession()

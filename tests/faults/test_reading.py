@@ -48,7 +48,7 @@ def plan(store: StateStore, folder: Path) -> Any:
 
 
 def show(store: StateStore, folder: Path) -> Any:
-    return store.checkpoints(), store.manifest()
+    return store.checkpoints(), store.checkpoint().manifest
 
 
 def verify(store: StateStore, folder: Path) -> Any:

@@ -41,7 +41,7 @@ def make_damaged(folder: Path, layout: str) -> None:
                 checkpoint.write_keyed("users", name, rows, key="user", max_parallelism=2)
             checkpoint.write_union("source", "offsets", [[{"offset": number}]])
             checkpoint.write_split("source", "splits", [[{"split": number}]])
-    for entry in store.manifest(DAMAGED).entries:
+    for entry in store.checkpoint(DAMAGED).manifest.entries:
         file = folder / entry.table.path / entry.handles[0].path
         raw = file.read_bytes()
         if entry.state.name in ("totals", "offsets"):

@@ -148,7 +148,7 @@ def test_names_from_writers_are_accepted(store: StateStore) -> None:
     """The refusals above concern only the names."""
     for number in (1, 2):
         manifest = manifest_from_json(document_bytes(document(store, number)), name="m.json")
-        assert manifest == store.manifest(number)
+        assert manifest == store.checkpoint(number).manifest
 
 
 def test_two_states_do_not_share_a_table(store: StateStore) -> None:

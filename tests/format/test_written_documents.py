@@ -189,7 +189,7 @@ def test_a_committed_checkpoint_can_be_restored_and_collected(
         return
     again = StateStore.open(str(folder))
     assert rows(again) == [2]
-    assert again.manifest().origin == origin
+    assert again.checkpoint().manifest.origin == origin
     assert again.maintenance.verify(deep=True).is_intact
     again.maintenance.gc()
 
@@ -225,7 +225,7 @@ def test_an_origin_is_refused_where_it_is_passed(
         with pytest.raises(InvalidArgumentError, match=message):
             checkpoint.record_origin(origin)
         checkpoint.write_keyed("o", "s", [{"k": 2}], key="k")
-    assert store.manifest().origin is None
+    assert store.checkpoint().manifest.origin is None
 
 
 def test_a_deep_origin_is_refused(taken: Path, tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def _keyed(checkpoint: Any, how: str, uid: str, name: str, rows: Any) -> None:
 
 
 def _carry(checkpoint: Any, store: StateStore, others: set[tuple[str, str]]) -> None:
-    manifest = store.manifest()
+    manifest = store.checkpoint().manifest
     for entry in manifest.entries:
         if (entry.state.uid, entry.state.name) in others:
             checkpoint.carry(entry.state.uid, entry.state.name)

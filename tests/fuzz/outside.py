@@ -20,7 +20,7 @@ __all__ = ["DELTA", "OUTSIDE", "of_delta", "plain_files"]
 
 
 def _entry(world: World, number: int) -> Any:
-    return world.store.manifest(number).keyed_entry(UID, NAME)
+    return world.store.checkpoint(number).manifest.keyed_entry(UID, NAME)
 
 
 def plain_files(world: World, number: int) -> list[str]:

@@ -91,7 +91,7 @@ def delta(world: World, number: int, draw: Random) -> None:
 def sql(world: World, number: int, draw: Random) -> None:
     """Read the newest version by its path, if the state was not written since."""
     known = world.model.known[number]
-    entry = world.store.manifest(number).keyed_entry(UID, NAME)
+    entry = world.store.checkpoint(number).manifest.keyed_entry(UID, NAME)
     newest = max(world.model.known)
     if number != newest or entry.table.version is None or world.shape.ttl_ms is not None:
         return

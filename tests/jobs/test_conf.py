@@ -107,6 +107,6 @@ def test_the_files_run_one_after_the_other(
         f"files.{name}='{tmp_path}/{{subtask}}'" for name in ("per_subtask", "starting_offsets")
     ]
     assert run(redistribute_offsets.redistribute_offsets, *files) == 0
-    assert StateStore.open(f"{tmp_path}/store").manifest().rows == 18
+    assert StateStore.open(f"{tmp_path}/store").checkpoint().manifest.rows == 18
     assert "orders          4    2200" in capsys.readouterr().out
     assert (tmp_path / "2").read_text() == '{"orders":{"4":2200}}\n'

@@ -154,7 +154,7 @@ def test_a_snapshot_recovers_at_another_parallelism_after_the_store_is_writable(
     assert (done.code, report["checkpoint"], report["parallelism"]) == (0, 2, 3)
     assert (report["attempts"], report["rows"], report["already_committed"]) == (2, 24, False)
     assert store.checkpoints() == (1, 2)
-    assert store.manifest().parallelism == 3
+    assert store.checkpoint().manifest.parallelism == 3
     state = store.restore(parallelism=1).keyed("totals-by-user", "totals")
     totals = state.to_arrow(0).column("total").to_pylist()
     assert sorted(totals) == [user * 10 for user in range(20)]
@@ -171,7 +171,7 @@ def test_a_snapshot_recovers_after_its_source_is_readable(
     done = run_job(snapshot.snapshot, SNAPSHOT, "--output", "json")
     assert f"{file.name} is not a Parquet file" in failure(done.err)
     assert (done.code, done.report["attempts"], done.report["parallelism"]) == (0, 2, 2)
-    manifest = StateStore.open(str(tmp_path / "store")).manifest()
+    manifest = StateStore.open(str(tmp_path / "store")).checkpoint().manifest
     assert (manifest.checkpoint_id, manifest.parallelism, manifest.rows) == (1, 2, 20)
 
 
@@ -213,7 +213,7 @@ def test_a_retry_does_not_mistake_another_writers_checkpoint_for_its_own(
     assert "was taking, was meanwhile committed by writer " in done.err
     assert (done.code, done.report["checkpoint"], done.report["attempts"]) == (0, 2, 3)
     store = StateStore.open(str(tmp_path / "store"))
-    assert [store.manifest(number).rows for number in store.checkpoints()] == [7, 24]
+    assert [store.checkpoint(number).manifest.rows for number in store.checkpoints()] == [7, 24]
 
 
 @pytest.mark.usefixtures("rows")

@@ -149,7 +149,7 @@ def test_a_state_may_be_written_as_its_changes(
         assert report["states"][0]["files"] == first["states"][0]["files"] + 1
     rows = {row["user_id"]: row["total"] for row in restored(tmp_path, "totals", parallelism=3)}
     assert rows == ROWS | {7: 1}
-    assert len(StateStore.open(str(tmp_path / "store")).manifest().keyed[0].layers) == 1
+    assert len(StateStore.open(str(tmp_path / "store")).checkpoint().manifest.keyed[0].layers) == 1
 
 
 def test_sql_may_group_rows_or_replace_the_format(

@@ -78,7 +78,7 @@ def test_a_job_runs_by_spark_submit_with_packages(tmp_path: Path) -> None:
     printed = done.stdout[done.stdout.index("{") :]  # the resolver names its settings before
     assert json.loads(printed)["rows"] == 2
     store = StateStore.open(str(tmp_path / "store"))
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     assert (entry.table.format, entry.table.version is not None) == ("delta", True)
 
 

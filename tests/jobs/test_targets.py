@@ -77,7 +77,7 @@ def subtasks(folder: Path) -> set[int]:
 
 def test_a_graph_determines_the_parallelism_of_each_operator(report: Any, tmp_path: Path) -> None:
     assert (report["parallelism"], report["states"][0]["max_parallelism"]) == (3, 16)
-    manifest = StateStore.open(str(tmp_path / "store")).manifest()
+    manifest = StateStore.open(str(tmp_path / "store")).checkpoint().manifest
     assert manifest.graph is not None
     assert manifest.operators.parallelism_of("orders-source") == 2
 

@@ -36,7 +36,7 @@ def files(store: StateStore) -> dict[str, bytes]:
 @pytest.fixture
 def made(tmp_path: Path) -> tuple[StateStore, KeyedEntry, dict[str, int]]:
     store, state = store_of(tmp_path / "store")
-    return store, store.manifest().keyed[0], state
+    return store, store.checkpoint().manifest.keyed[0], state
 
 
 Made = tuple[StateStore, KeyedEntry, dict[str, int]]
@@ -85,7 +85,7 @@ def test_spans_are_folded_one_after_another(tmp_path: Path) -> None:
         )
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_changes("u", "s", [{"k": k, "v": -v} for k, v in state.items()], key="k")
-    entry = store.manifest().keyed[0]
+    entry = store.checkpoint().manifest.keyed[0]
     compactor = compactor_of(store)
     for span in reversed(widened_spans(entry)):
         assert entry.layers

@@ -45,7 +45,7 @@ def opened_layers(layered: Checkpoints) -> Counter[str]:
 
 
 def test_subtasks_share_layers_and_get_the_same_rows(layered: Checkpoints) -> None:
-    entry = layered.store.manifest().keyed[0]
+    entry = layered.store.checkpoint().manifest.keyed[0]
     alone = rows(layered, entry, None)
     assert set(opened_layers(layered).values()) == {2}
     assert rows(layered, entry, LayerCache()) == alone
@@ -53,7 +53,7 @@ def test_subtasks_share_layers_and_get_the_same_rows(layered: Checkpoints) -> No
 
 
 def test_a_full_cache_makes_each_subtask_read_the_layer(layered: Checkpoints) -> None:
-    entry = layered.store.manifest().keyed[0]
+    entry = layered.store.checkpoint().manifest.keyed[0]
     alone = rows(layered, entry, None)
     [first, _] = reads_of(entry, HALVES[0]).layers
     decoded = LayerCache().rows_of(first, partial(read_slices, layered.storage))
@@ -65,7 +65,7 @@ def test_a_full_cache_makes_each_subtask_read_the_layer(layered: Checkpoints) ->
 
 
 def test_a_damaged_layer_is_refused_by_each_subtask(layered: Checkpoints) -> None:
-    entry = layered.store.manifest().keyed[0]
+    entry = layered.store.checkpoint().manifest.keyed[0]
     [name] = [
         entry.layers[0].entry.table.name_of(handle) for handle in entry.layers[0].entry.handles
     ]

@@ -74,7 +74,7 @@ def merged(
     key_groups: KeyGroupRange = EVERYTHING,
     run_bytes: int = runs.RUN_BYTES,
 ) -> list[pa.RecordBatch]:
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     storage, reads = LocalStorage(store.url), reads_of(entry, key_groups)
     return [*read_state(storage, entry, reads, verify=True, run_bytes=run_bytes)]
 
@@ -92,7 +92,7 @@ def test_the_newest_change_wins(
     rows = pa.Table.from_batches(merged(store, run_bytes=run_bytes))
     assert {row["k"]: row["v"] for row in rows.to_pylist()} == state
     assert rows.num_rows == len(state)
-    in_order = runs.sort_groups(rows, store.manifest().keyed[0].state)
+    in_order = runs.sort_groups(rows, store.checkpoint().manifest.keyed[0].state)
     assert rows.combine_chunks().equals(in_order.combine_chunks())
 
 
@@ -133,11 +133,11 @@ def test_many_layers_are_merged_in_one_pass(tmp_path: Path, layout: str, seed: i
     every = KeyGroupRange(0, forms.GROUPS - 1)
     rows = pa.Table.from_batches(merged(made.store, every)).combine_chunks()
     assert entries_of(rows.to_pylist()) == made.rows
-    (entry,) = made.store.manifest().keyed
+    (entry,) = made.store.checkpoint().manifest.keyed
     assert len(entry.layers) == 12
     assert rows.equals(runs.sort_groups(rows, entry.state))
     made.store.maintenance.compact(everything=True)
-    assert not made.store.manifest().keyed[0].layers
+    assert not made.store.checkpoint().manifest.keyed[0].layers
     assert pa.Table.from_batches(merged(made.store, every)).combine_chunks().equals(rows)
 
 

@@ -54,7 +54,7 @@ def store(tmp_path: Path) -> StateStore:
 
 
 def state(store: StateStore) -> Any:
-    return store.manifest().keyed_entry("u", "s")
+    return store.checkpoint().manifest.keyed_entry("u", "s")
 
 
 def is_whole(store: StateStore) -> None:
@@ -64,7 +64,7 @@ def is_whole(store: StateStore) -> None:
 
 
 def test_everything_leaves_no_layers_and_equal_rows(store: StateStore) -> None:
-    before = store.manifest()
+    before = store.checkpoint().manifest
     said: list[tuple[int, int]] = []
     report = store.maintenance.compact(
         everything=True, on_progress=lambda *numbers: said.append(numbers)
@@ -81,11 +81,11 @@ def test_everything_leaves_no_layers_and_equal_rows(store: StateStore) -> None:
     assert (state(store).layers, state(store).rows) == ((), len(LAST))
     assert content(store) == content(store, 4) == LAST
     assert content(store, 1) == ROWS
-    origin = store.manifest().origin
+    origin = store.checkpoint().manifest.origin
     assert origin is not None
     assert (origin["command"], origin["checkpoint"]) == ("compact", 4)
-    assert store.manifest().keyed_entry("u", "other") == before.keyed_entry("u", "other")
-    assert store.manifest().operator == before.operator
+    assert store.checkpoint().manifest.keyed_entry("u", "other") == before.keyed_entry("u", "other")
+    assert store.checkpoint().manifest.operator == before.operator
     is_whole(store)
 
 

@@ -84,7 +84,7 @@ def test_a_copy_is_the_checkpoint_under_the_next_id(source: StateStore, tmp_path
     whole(target, 1)
     whole(target, 2)
     assert target.maintenance.verify("all", deep=True).is_intact
-    old, new = source.manifest(2), target.manifest(2)
+    old, new = source.checkpoint(2).manifest, target.checkpoint(2).manifest
     assert not named(old) & named(new)
     assert files_like(old) == files_like(new)
     assert [e.digest for e in old.entries] == [e.digest for e in new.entries]
@@ -103,7 +103,7 @@ def test_every_kind_of_state_is_copied(tmp_path: Path) -> None:
     assert target.checkpoints() == (done.new_checkpoint_id,) == (1,)
     report = target.maintenance.verify(deep=True)
     assert report.is_intact
-    assert (report.rows, report.size_bytes) == (source.manifest().rows, done.size_bytes)
+    assert (report.rows, report.size_bytes) == (source.checkpoint().manifest.rows, done.size_bytes)
 
 
 def test_the_same_checkpoint_is_not_copied_twice(source: StateStore, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_another_checkpoint_with_the_same_number_is_not_a_copy(
     take(twin, 4)
     target = opened(tmp_path / "target")
     first = source.maintenance.copy(3, target)
-    one, other = (store.manifest(3).writer.token for store in (source, twin))
+    one, other = (store.checkpoint(3).manifest.writer.token for store in (source, twin))
     for dry_run in (False, True):
         with pytest.raises(InvalidArgumentError, match="another checkpoint 3") as raised:
             twin.maintenance.copy(3, target, dry_run=dry_run)
@@ -148,7 +148,7 @@ def test_another_checkpoint_with_the_same_number_is_not_a_copy(
 
 def digests(store: StateStore, number: int | None) -> list[int]:
     assert number is not None
-    return [entry.digest for entry in store.manifest(number).entries]
+    return [entry.digest for entry in store.checkpoint(number).manifest.entries]
 
 
 def test_a_copy_of_an_older_release_is_recognized_by_its_time(
@@ -163,7 +163,7 @@ def test_a_copy_of_an_older_release_is_recognized_by_its_time(
 
     monkeypatch.setattr(CheckpointWriter, "record_origin", said)
     first = source.maintenance.copy(2, target)
-    assert "writer" not in (target.manifest().origin or {})
+    assert "writer" not in (target.checkpoint().manifest.origin or {})
     assert (
         source.maintenance.copy(2, target).found,
         source.maintenance.copy(2, target).new_checkpoint_id,
@@ -189,7 +189,7 @@ def test_files_of_a_killed_copy_are_new_under_their_new_name(
     for name in left:
         os.utime(folder / name, (0, 0))
     assert source.maintenance.copy(2, target).copied_files == 0
-    new = named(target.manifest())
+    new = named(target.checkpoint().manifest)
     assert not new & left
     assert min((folder / name).stat().st_mtime for name in new) > time.time() - 3600
     for name in left:
@@ -240,7 +240,7 @@ def test_an_expired_savepoint_can_be_copied(source: StateStore, tmp_path: Path) 
 def test_a_dry_run_writes_nothing(source: StateStore, tmp_path: Path) -> None:
     planned = source.maintenance.copy(1, str(tmp_path / "target"), dry_run=True)
     assert not (tmp_path / "target").exists()
-    manifest = source.manifest(1)
+    manifest = source.checkpoint(1).manifest
     assert (planned.copied_files, planned.copied_bytes) == (manifest.files, manifest.size_bytes)
 
 
@@ -288,7 +288,9 @@ def test_a_damaged_file_of_the_target_is_neither_reused_nor_replaced(
         new_id = source.maintenance.copy("latest", target).new_checkpoint_id
         assert new_id is not None
         assert path.read_bytes() == damaged
-        assert path.name not in {Path(name).name for name in named(target.manifest(new_id))}
+        assert path.name not in {
+            Path(name).name for name in named(target.checkpoint(new_id).manifest)
+        }
         assert target.maintenance.verify(new_id, deep=True).is_intact
 
 
@@ -326,7 +328,7 @@ def test_a_killed_copy_continues(source: StateStore, tmp_path: Path, every_call:
         lambda storage: source.maintenance.copy("latest", over(storage)),
     )
     writes = [call.number for call in counted if call.operation == "write"]
-    size = source.manifest().size_bytes
+    size = source.checkpoint().manifest.size_bytes
     again: list[int] = []
     places = (writes[0], writes[len(writes) // 2], writes[-1], len(counted))
     for number, at in enumerate(places if every_call else places[1::2]):
@@ -341,7 +343,9 @@ def test_a_killed_copy_continues(source: StateStore, tmp_path: Path, every_call:
         target = opened(folder)
         left = data_in(target.url)
         done = source.maintenance.copy("latest", target)
-        assert done.found or not left & named(target.manifest(done.new_checkpoint_id or 0))
+        assert done.found or not left & named(
+            target.checkpoint(done.new_checkpoint_id or 0).manifest
+        )
         assert done.copied_bytes == (0 if done.found else size - wholly)
         again.append(done.copied_bytes)
         whole_one(target, done.new_checkpoint_id)
@@ -355,7 +359,7 @@ def whole_one(target: StateStore, number: int | None) -> None:
     assert target.maintenance.verify("all", deep=True).is_intact
     target.maintenance.gc(minimum_age="0")
     assert target.maintenance.verify("all", deep=True).is_intact
-    assert data_in(target.url) == named(target.manifest())
+    assert data_in(target.url) == named(target.checkpoint().manifest)
 
 
 STOPPING = [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.ANSWER_WRONG, FaultKind.TRUNCATED]

@@ -19,7 +19,7 @@ def test_leftovers_have_the_folder_the_hash_and_the_length_of_a_file(tmp_path: P
         for layout in ("ranged", "partitioned"):
             checkpoint.write_keyed("u", layout, rows, key="k", max_parallelism=1, layout=layout)
     storage = LocalStorage(store.url)
-    for entry in store.manifest().keyed:
+    for entry in store.checkpoint().manifest.keyed:
         [handle] = entry.handles
         name = entry.table.name_of(handle)
         left = [f"{entry.table.path}/{new_name(handle, number)}" for number in (7, 8)]
@@ -28,7 +28,7 @@ def test_leftovers_have_the_folder_the_hash_and_the_length_of_a_file(tmp_path: P
         index = StoredFileIndex(storage, [entry.table.path])
         assert sorted(index.find_leftovers(name, handle)) == left
         assert index.find_kept(name, handle) is None
-        index.add_kept(store.manifest())
+        index.add_kept(store.checkpoint().manifest)
         assert index.find_kept(name, handle) == name
         for other in (replace(handle, size_bytes=1), replace(handle, sha256="0" * 64)):
             assert index.find_leftovers(name, other) == []

@@ -133,7 +133,7 @@ def test_equal_key_groups_are_never_read(tmp_path: Path, layout_a: str, layout_b
     read = opened(store)
     expected = Counter(
         f"{entry.table.path}/{handle.path}"
-        for entry in (store.manifest(1).keyed[0], store.manifest(2).keyed[0])
+        for entry in (store.checkpoint(1).manifest.keyed[0], store.checkpoint(2).manifest.keyed[0])
         for handle in entry.handles
         if group.key_group in {g for g, _, _ in group_digests(handle)}
     )
@@ -309,8 +309,8 @@ def test_another_max_parallelism_is_compared_by_identity(tmp_path: Path, passes:
     take(b, users(10, 100) | {"u050": -1, "new": 1}, max_parallelism=5)
     opened(a)
     difference = diff(
-        (a.parts.storage, 1),
-        (b.parts.storage, 1),
+        a.checkpoint(1),
+        b.checkpoint(1),
         uid=None,
         name=None,
         keys=100,
@@ -454,7 +454,7 @@ def test_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     store = over(tmp_path / "store")
     take(store, users(0, 9), max_parallelism=1)
     take(store, users(0, 10), max_parallelism=1)
-    entry = store.manifest(2).keyed[0]
+    entry = store.checkpoint(2).manifest.keyed[0]
     file = Path(store.url, entry.table.path, entry.handles[0].path)
     file.write_bytes(file.read_bytes()[:-5])
     with pytest.raises(DamagedFileError, match=file.name):

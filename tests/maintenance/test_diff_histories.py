@@ -141,8 +141,8 @@ def test_sides_with_other_key_groups_are_compared_by_all_rows(tmp_path: Path, fo
 
     def found_between() -> StateDifference:
         (found,) = diff(
-            (one.storage, "latest"),
-            (two.storage, "latest"),
+            one.store.checkpoint(),
+            two.store.checkpoint(),
             uid=None,
             name=None,
             keys=10,

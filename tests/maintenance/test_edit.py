@@ -73,7 +73,7 @@ def is_whole(store: StateStore) -> bool:
 
 
 def test_keys_are_deleted_and_rows_put_in_a_new_checkpoint(store: StateStore) -> None:
-    before = store.manifest().keyed_entry("u", "n")
+    before = store.checkpoint().manifest.keyed_entry("u", "n")
     done = store.maintenance.edit(
         "u", "n", delete=["u1", "nobody"], put=[{"k": "u2", "v": 7}, {"k": "new"}]
     )
@@ -83,19 +83,19 @@ def test_keys_are_deleted_and_rows_put_in_a_new_checkpoint(store: StateStore) ->
     assert content(store, state="other") == ROWS
     assert (done.rows_before, done.rows_after, done.deleted, done.put) == (40, 40, 1, 2)
     assert is_whole(store)
-    after = store.manifest().keyed_entry("u", "n")
+    after = store.checkpoint().manifest.keyed_entry("u", "n")
     new = {*after.handles} - {*before.handles}
     assert (len(new), sum(file.size_bytes for file in new)) == (done.files, done.size_bytes)
     assert all(any(g in file.key_groups for g in done.key_groups) for file in new)
-    assert (store.manifest().origin or {})["command"] == "edit"
+    assert (store.checkpoint().manifest.origin or {})["command"] == "edit"
 
 
 def test_other_files_are_carried(tmp_path: Path) -> None:
     """In the partitioned layout only the file of the key's group is new."""
     store = make(tmp_path / "store", "partitioned")
-    before = store.manifest()
+    before = store.checkpoint().manifest
     done = store.maintenance.edit("u", "n", delete=["u1"])
-    after = store.manifest()
+    after = store.checkpoint().manifest
     (group,) = done.key_groups
     kept = {file for file in before.keyed_entry("u", "n").handles if group not in file.key_groups}
     assert kept == {f for f in after.keyed_entry("u", "n").handles if group not in f.key_groups}
@@ -133,7 +133,7 @@ def test_keys_to_delete_without_a_row_are_named(store: StateStore, dry_run: bool
 def test_a_state_may_lose_its_last_row_and_get_one_again(store: StateStore) -> None:
     store.maintenance.edit("u", "n", delete=[*ROWS])
     assert content(store) == {}
-    assert store.manifest().keyed_entry("u", "n").handles == ()
+    assert store.checkpoint().manifest.keyed_entry("u", "n").handles == ()
     store.maintenance.edit("u", "n", put=[{"k": "x", "v": 1}])
     assert content(store) == {"x": 1}
     assert is_whole(store)
@@ -193,11 +193,11 @@ def test_sql_replaces_the_state_by_its_result(store: StateStore) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_sql_writes_only_the_files_of_changed_key_groups(tmp_path: Path, layout: str) -> None:
     store = make(tmp_path / "store", layout)
-    before = store.manifest().keyed_entry("u", "n")
+    before = store.checkpoint().manifest.keyed_entry("u", "n")
     sql = "SELECT k, CASE k WHEN 'u3' THEN -3 ELSE v END AS v FROM state WHERE k <> 'u4'"
     planned = store.maintenance.edit("u", "n", sql=sql, dry_run=True)
     done = store.maintenance.edit("u", "n", sql=sql)
-    after = store.manifest().keyed_entry("u", "n")
+    after = store.checkpoint().manifest.keyed_entry("u", "n")
     expected = {k: -3 if k == "u3" else v for k, v in ROWS.items() if k != "u4"}
     assert content(store) == expected
     new = [*{*after.handles}.difference(before.handles)]
@@ -235,7 +235,11 @@ def test_sql_has_the_effect_of_its_result(
         done = store.maintenance.edit("u", "n", sql=sql)
         expected = {key: value for key, value in new.items() if value < 3}
         assert content(store) == expected
-        assert done.rows_after == len(expected) == store.manifest().keyed_entry("u", "n").rows
+        assert (
+            done.rows_after
+            == len(expected)
+            == store.checkpoint().manifest.keyed_entry("u", "n").rows
+        )
         assert store.maintenance.verify("all", deep=True).is_intact
 
 

@@ -93,7 +93,7 @@ def number_of(store: StateStore, checkpoint: int | str) -> int:
 
 
 def _times(store: StateStore, number: int) -> tuple[int, int]:
-    manifest = store.manifest(number)
+    manifest = store.checkpoint(number).manifest
     return manifest.started_at_ms, manifest.created_at_ms
 
 
@@ -114,7 +114,7 @@ def is_purged(store: StateStore) -> None:
 
 
 def test_every_kept_checkpoint_loses_the_key_and_the_order_stays(store: StateStore) -> None:
-    before = store.manifest(2)
+    before = store.checkpoint(2).manifest
     times = [_times(store, number) for number in (1, 2, 3, 4)]
     done = store.maintenance.forget(OperatorKey("users", KEY), search=False)
     assert [_times(store, number) for number in store.checkpoints()] == times
@@ -124,7 +124,7 @@ def test_every_kept_checkpoint_loses_the_key_and_the_order_stays(store: StateSto
     assert told == [(2, 6, ("two",)), (3, 7, ("three",)), (4, 8, ())]
     states = {(one.checkpoint_id, s.state): s.rows for one in done.replaced for s in one.states}
     assert states == {(2, "totals"): 1, (2, "routes"): 2, (4, "totals"): 1, (4, "routes"): 2}
-    after = store.manifest(6)
+    after = store.checkpoint(6).manifest
     for name in ("totals", "routes"):
         (group,) = {s.key_group for s in done.replaced[0].states if s.state == name}
         files = after.keyed_entry("users", name).handles
@@ -153,7 +153,7 @@ def test_after_a_collection_no_byte_of_the_key_is_left(store: StateStore) -> Non
 
 def test_the_manifest_describes_the_purge_without_the_key(store: StateStore) -> None:
     store.maintenance.forget(OperatorKey("users", KEY), search=False)
-    origin = store.manifest(6).origin or {}
+    origin = store.checkpoint(6).manifest.origin or {}
     assert (origin["command"], origin["checkpoint"], origin["operator"]) == ("forget", 2, "users")
     rows = {state["state"]: state["rows"] for state in origin["states"]}
     assert rows == {"totals": 1, "routes": 2}
@@ -236,7 +236,7 @@ def test_a_damaged_file_of_any_checkpoint_blocks_the_purge_before_any_write(
     store: StateStore,
 ) -> None:
     """The file that would be partly rewritten is named."""
-    entry = store.manifest(3).operator[0]
+    entry = store.checkpoint(3).manifest.operator[0]
     Path(store.url, entry.table.path, entry.handles[0].path).write_bytes(b"")
     before = sorted(Path(store.url).rglob("*"))
     with pytest.raises(DamagedFileError, match="has 0 bytes") as raised:
@@ -274,8 +274,10 @@ def test_unreadable_rows_are_named_with_a_remedy(
     """The error names the checkpoint, the savepoint and the file. The suggested commands work in
     sequence.
     """
-    (table,) = {e.table.path for e in store.manifest(number).keyed if e.state.name == "routes"}
-    entry = store.manifest(number).keyed_entry("users", "routes")
+    (table,) = {
+        e.table.path for e in store.checkpoint(number).manifest.keyed if e.state.name == "routes"
+    }
+    entry = store.checkpoint(number).manifest.keyed_entry("users", "routes")
     for handle in entry.handles:
         path = Path(store.url, table, handle.path)
         raw = path.read_bytes()
@@ -545,8 +547,8 @@ def test_many_purges_do_not_nest_their_origins(tmp_path: Path) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("o", "s", [{"k": k} for k in range(4)], key="k")
     store.maintenance.edit("o", "s", put=[{"k": 4}])
-    edited = store.manifest().origin
+    edited = store.checkpoint().manifest.origin
     for key in range(4):
         store.maintenance.forget(OperatorKey("o", key), search=False)
-        assert (store.manifest().origin or {})["before"] == edited
+        assert (store.checkpoint().manifest.origin or {})["before"] == edited
     assert store.restore().keyed("o", "s").to_arrow()["k"].to_pylist() == [4]

@@ -31,13 +31,17 @@ def test_the_log_of_a_layered_state_is_deleted_and_restarted(
         checkpoint.write_changes(
             "job", "totals", [{"key": key, "n": -1} for key in (3, 50)], **options
         )
-    log = Path(store.url, store.manifest(1).keyed_entry("job", "totals").table.path, "_delta_log")
+    log = Path(
+        store.url,
+        store.checkpoint(1).manifest.keyed_entry("job", "totals").table.path,
+        "_delta_log",
+    )
     assert [*log.iterdir()]
 
     done = store.maintenance.forget(OperatorKey("job", 3), search=False)
     assert [one.states[0].rows for one in done.replaced] == [1, 2]
     assert store.maintenance.gc(minimum_age="0").removed.files
-    entry = store.manifest().keyed_entry("job", "totals")
+    entry = store.checkpoint().manifest.keyed_entry("job", "totals")
     assert (len(entry.layers), entry.table.version) == (1, None)
     assert not [file for file in log.rglob("*") if file.is_file()]
     assert store.maintenance.find_subject(OperatorKey("job", 3, "totals")).found == ()
@@ -49,7 +53,7 @@ def test_the_log_of_a_layered_state_is_deleted_and_restarted(
     store.maintenance.salvage(
         "latest", from_older=True
     )  # its state has no layers, so it has a log again
-    new = store.manifest().keyed_entry("job", "totals")
+    new = store.checkpoint().manifest.keyed_entry("job", "totals")
     table = DeltaTable(Path(store.url, new.table.path), version=new.table.version)
     assert {Path(uri).name for uri in table.file_uris()} == {
         Path(handle.path).name for handle in new.handles

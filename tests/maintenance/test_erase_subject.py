@@ -137,7 +137,7 @@ def test_a_former_key_is_removed_from_changes_and_no_older_row_returns(tmp_path:
     ]
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_changes("o", "s", changes, key="account", layout="ranged")
-    assert store.manifest().keyed[0].layers
+    assert store.checkpoint().manifest.keyed[0].layers
     done = store.maintenance.forget({"customer": 4711}, gc=True)
     assert done.problem is None
     assert rows_of(store, "latest") == [
@@ -176,7 +176,7 @@ def test_a_key_in_the_bounds_of_expired_entries_is_removed(tmp_path: Path, keys:
     assert store.maintenance.find_subject(OperatorKey("o", gone)).is_gone
     folder = Path(store.url, "operators/o/keyed/s")
     table = DeltaTable(folder)
-    assert table.version() == store.manifest().keyed[0].table.version
+    assert table.version() == store.checkpoint().manifest.keyed[0].table.version
     assert table.to_pyarrow_table().column("k").to_pylist() == [stays]
     assert not (folder / "_delta_log/00000000000000000000.json").exists()
     keep(store, pa.table({"k": keys.slice(1), "v": [7]}))
@@ -268,7 +268,10 @@ def test_a_number_in_bounds_of_other_columns_is_not_a_match(tmp_path: Path) -> N
     store = opened(tmp_path / "store", table_format="delta", layout="ranged")
     rows = {"k": [*range(100, 400)], "window": [127] * 300, "v": [1] * 300}
     keep(store, pa.table(rows), namespace="window")
-    assert max(handle.key_groups.last for handle in store.manifest().keyed[0].handles) == 127
+    assert (
+        max(handle.key_groups.last for handle in store.checkpoint().manifest.keyed[0].handles)
+        == 127
+    )
     assert not store.maintenance.find_subject(OperatorKey("o", 127)).is_gone
     store.maintenance.forget(OperatorKey("o", 127), search=False)
     store.maintenance.gc(minimum_age="0")
@@ -327,9 +330,9 @@ def test_an_undecodable_file_is_not_counted_as_searched(store: StateStore, name:
 def test_rows_of_orphan_files_are_searched(tmp_path: Path) -> None:
     """This includes integers and short text, under a former label, and after a rekey."""
     store = rekeyed(tmp_path)
-    handle = store.manifest(1).keyed[0].handles[0]
+    handle = store.checkpoint(1).manifest.keyed[0].handles[0]
     table = Path(store.url, "operators/o/keyed/s")
-    files = [table / handle.path for handle in store.manifest(1).keyed[0].handles]
+    files = [table / handle.path for handle in store.checkpoint(1).manifest.keyed[0].handles]
     raw = next(path.read_bytes() for path in files)
     assert handle.rows == 3
     store.maintenance.forget(OperatorKey("o", 4711), search=False)
@@ -414,12 +417,12 @@ def customers_of(store: StateStore, checkpoint: int) -> dict[str, set[Any]]:
         entry.state.uid: {
             row["customer"] for row in rows_of(store, checkpoint, entry.state.uid, entry.state.name)
         }
-        for entry in store.manifest(checkpoint).keyed
+        for entry in store.checkpoint(checkpoint).manifest.keyed
     }
 
 
 def times(store: StateStore) -> list[tuple[int, int]]:
-    manifests = map(store.manifest, store.checkpoints())
+    manifests = [store.checkpoint(number).manifest for number in store.checkpoints()]
     return [(manifest.started_at_ms, manifest.created_at_ms) for manifest in manifests]
 
 
@@ -441,7 +444,7 @@ def test_one_command_forgets_a_subject_everywhere(shop: StateStore) -> None:
         assert found == {"totals": {313}, "routes": {313}, "shops": {313}, "text": {"313"}}
     (savepoint,) = shop.maintenance.savepoints()
     assert savepoint.checkpoint_id == shop.checkpoints()[1]
-    origin: Mapping[str, Any] = shop.manifest().origin or {}
+    origin: Mapping[str, Any] = shop.checkpoint().manifest.origin or {}
     assert (origin["command"], origin["checkpoint"]) == ("forget", 3)
     assert shop.maintenance.verify("all", deep=True).is_intact
     assert shop.maintenance.forget({"customer": by_text}).problem is None

@@ -49,7 +49,7 @@ def test_the_newest_checkpoints_and_their_files_stay(folder: Path) -> None:
     """I4, I6."""
     store = store_in(folder)
     before = file_bytes(folder)
-    rows = {number: store.manifest(number) for number in (1, 2)}
+    rows = {number: store.checkpoint(number).manifest for number in (1, 2)}
     done = store.maintenance.expire(retain=2)
     assert (done.expired, done.kept) == ((1, 2), (3, 4))
     assert done.files == sum(manifest.files for manifest in rows.values())
@@ -134,7 +134,7 @@ def test_a_concurrent_snapshot_succeeds(folder: Path) -> None:
 def take_only_users(store: StateStore) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("users", "totals", [{"user": "a", "n": 1}], key="user")
-        for entry in store.manifest().entries:
+        for entry in store.checkpoint().manifest.entries:
             if entry.state.name != "totals":
                 checkpoint.drop(entry.state.uid, entry.state.name)
 

@@ -50,7 +50,7 @@ def change(store: StateStore, rows: Rows, upserts: Rows, deletes: list[str]) -> 
 
 
 def names(store: StateStore, checkpoint: int | str = "latest") -> set[str]:
-    parts = store.manifest(checkpoint).parts
+    parts = store.checkpoint(checkpoint).manifest.parts
     return {f"{part.table.path}/{handle.path}" for part in parts for handle in part.handles}
 
 
@@ -92,18 +92,18 @@ def test_every_file_has_two_names(source: StateStore, tmp_path: Path, rows: Rows
     assert heard[-1] == (done.size_bytes, done.size_bytes)
     assert values_in(fork) == values_in(source) == rows
     assert fork.maintenance.verify("all", deep=True).is_intact
-    assert fork.manifest().store_id != source.manifest().store_id
-    origin = fork.manifest().origin or {}
+    assert fork.checkpoint().manifest.store_id != source.checkpoint().manifest.store_id
+    origin = fork.checkpoint().manifest.origin or {}
     told = (origin["command"], origin["store"], origin["checkpoint"])
-    assert told == ("fork", source.manifest().store_id, 2)
+    assert told == ("fork", source.checkpoint().manifest.store_id, 2)
 
 
 def test_every_kind_of_state_is_forked(tmp_path: Path) -> None:
     source = fill(tmp_path / "source")
     source.maintenance.fork(str(tmp_path / "fork"))
     fork = opened(tmp_path / "fork")
-    assert [e.digest for e in fork.manifest().entries] == [
-        e.digest for e in source.manifest().entries
+    assert [e.digest for e in fork.checkpoint().manifest.entries] == [
+        e.digest for e in source.checkpoint().manifest.entries
     ]
     assert fork.maintenance.verify("all", deep=True).is_intact
 

@@ -63,8 +63,8 @@ def files_in(folder: Path) -> set[str]:
 def test_expired_files_are_deleted_and_the_rest_stays(folder: Path) -> None:
     """I9: data files are deleted first, then manifests, and tombstones much later."""
     store = store_in(folder)
-    kept = store.manifest(3)
-    gone = [store.manifest(number) for number in (1, 2)]
+    kept = store.checkpoint(3).manifest
+    gone = [store.checkpoint(number).manifest for number in (1, 2)]
     store.maintenance.expire(retain=1)
     planned = store.maintenance.gc(minimum_age="0", dry_run=True)
     before = files_in(folder)
@@ -146,7 +146,7 @@ def test_a_snapshot_that_outlasts_the_minimum_age_commits_nothing(folder: Path) 
 
 
 def test_files_of_a_crashed_writer_are_deleted_and_a_delta_log_stays(folder: Path) -> None:
-    table = folder / store_in(folder).manifest(3).entries[0].table.path
+    table = folder / store_in(folder).checkpoint(3).manifest.entries[0].table.path
     stray = table / "key_group=0" / "0000000009-00000-00000000000000aa.parquet"
     log = table / "_delta_log" / "00000000000000000010.checkpoint.parquet"
     temporary = folder / "checkpoints" / f".0000000004.json.{'0' * 32}"
@@ -183,12 +183,12 @@ def test_a_savepoint_that_expired_meanwhile_is_read_by_name(folder: Path) -> Non
     store.maintenance.savepoint("audit", 1)
     store.parts.catalog().expire(1, b"tombstone")
     store.maintenance.gc(minimum_age="0")
-    assert store.manifest("audit").checkpoint_id == 1
+    assert store.checkpoint("audit").checkpoint_id == 1
     assert store.restore(checkpoint="audit", parallelism=1).checkpoint_id == 1
     assert store.plan(checkpoint="audit", parallelism=2).checkpoint_id == 1
     assert store.maintenance.verify("audit", deep=True).is_intact
     with pytest.raises(CheckpointNotFoundError, match="savepoint 'audit' keeps its files"):
-        store.manifest(1)
+        store.checkpoint(1)
     for hold in (
         lambda: store.maintenance.savepoint("again", "audit"),
         lambda: store.maintenance.pin("audit", lease="9s"),
@@ -328,7 +328,7 @@ def test_damaged_documents_are_refused(
     store = store_in(folder)
     store.maintenance.savepoint("audit", 1)
     store.maintenance.expire(retain=2)
-    entry = store.manifest(3).entries[0]
+    entry = store.checkpoint(3).manifest.entries[0]
     if name == "data":
         (folder / entry.table.path / entry.handles[0].path).unlink()
     else:

@@ -139,7 +139,7 @@ def test_a_paused_claim_does_not_take_a_deleted_generation(tmp_path: Path, earli
     late = over(storage)
     storage.act = lambda: replace_writers(url)
     take(late)
-    assert late.manifest().writer.generation == earlier + 4
+    assert late.checkpoint().manifest.writer.generation == earlier + 4
     assert late.checkpoints() == tuple(range(1, earlier + 5))
     assert generations(url) == [earlier + 1, earlier + 2, earlier + 3, earlier + 4]
 

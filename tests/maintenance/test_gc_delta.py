@@ -60,7 +60,7 @@ def test_the_newest_version_outlives_its_checkpoint(tmp_path: Path, layout: str)
     change(store, dict.fromkeys(list(rows)[:20], 1))
     change(store, {"k0": 2})
     expire_and_collect(store)
-    live = set(files_of(store.manifest()))
+    live = set(files_of(store.checkpoint().manifest))
     on_disk = {str(p.relative_to(tmp_path / "store")) for p in tmp_path.rglob("*.parquet")}
     assert on_disk - live  # files that only the table needs
     assert shown(tmp_path) == (1, rows)
@@ -68,7 +68,7 @@ def test_the_newest_version_outlives_its_checkpoint(tmp_path: Path, layout: str)
     expire_and_collect(store)
     assert shown(tmp_path) == (4, {"k0": 5})
     on_disk = {str(p.relative_to(tmp_path / "store")) for p in tmp_path.rglob("*.parquet")}
-    assert on_disk == set(files_of(store.manifest()))
+    assert on_disk == set(files_of(store.checkpoint().manifest))
 
 
 @pytest.mark.long_cases("1", "3", "4", "5")

@@ -84,7 +84,7 @@ def test_an_older_checkpoint_can_be_named_on_purpose(store: StateStore, name: st
     done = COMMANDS[name](store.maintenance, 2, from_older=True)
     assert (done.checkpoint_id, done.new_checkpoint_id, done.undone) == (2, 4, (3,))
     take(store, 3)
-    assert store.manifest().checkpoint_id == 5
+    assert store.checkpoint().checkpoint_id == 5
     assert 3 in keys_in(store, "o")
 
 

@@ -87,7 +87,7 @@ def test_any_max_parallelism_over_a_layered_state(store: StateStore, layout: str
         assert len(found) == len(wanted)
         for row in found:
             assert row["key_group"] == key_group_of(row["k"], max_parallelism=most)
-        entry = store.manifest().keyed[0]
+        entry = store.checkpoint().manifest.keyed[0]
         assert (entry.layers, entry.state.layout, entry.digest) == ((), layout, state.digest)
         assert store.maintenance.verify("latest", deep=True).is_intact
     assert {row["k"]: row["v"] for row in rows_of(store, checkpoint=2)} == wanted
@@ -98,20 +98,20 @@ def test_any_max_parallelism_over_a_layered_state(store: StateStore, layout: str
 
 def test_every_kind_of_state_and_states_of_other_operators(tmp_path: Path) -> None:
     store = fill(tmp_path / "s")
-    before = {entry.state.name: entry for entry in store.manifest().entries}
+    before = {entry.state.name: entry for entry in store.checkpoint().manifest.entries}
     old = {kind: rows_for(store, kind) for kind in StateKind}
     done = store.maintenance.rekey("job", max_parallelism=11)
     assert {state.state for state in done.states} == set(StateKind)
-    for entry in store.manifest().keyed:
+    for entry in store.checkpoint().manifest.keyed:
         was = before[entry.state.name]
         assert (entry.rows, entry.digest) == (was.rows, was.digest)
         assert entry.state.max_parallelism == 11
         for fact in ("kind", "key", "namespace", "entry", "time_domain", "key_types", "schema"):
             assert getattr(entry.state, fact) == getattr(was.state, fact)
         assert rows_for(store, entry.state.name) == old[StateKind(entry.state.name)]
-    assert all(other == before[other.state.name] for other in store.manifest().operator)
+    assert all(other == before[other.state.name] for other in store.checkpoint().manifest.operator)
     assert store.maintenance.verify("latest", deep=True).is_intact
-    origin = store.manifest().origin or {}
+    origin = store.checkpoint().manifest.origin or {}
     assert (origin["command"], origin["checkpoint"], origin["operator"]) == ("rekey", 1, "job")
 
 
@@ -154,9 +154,9 @@ def test_another_hash_scheme_gives_flinks_key_groups(store: StateStore, kind: st
     keys = sorted({key for groups in known.values() for key in groups})
     kinds = {"BIGINT": pa.int64(), "STRING": pa.string()}
     put(store, pa.table({"k": pa.array(keys, kinds[kind]), "v": range(len(keys))}))
-    digest = store.manifest().keyed[0].digest
+    digest = store.checkpoint().manifest.keyed[0].digest
     store.maintenance.rekey("u", hash_scheme="flink-sql", max_parallelism=most)
-    state = store.manifest().keyed[0].state
+    state = store.checkpoint().manifest.keyed[0].state
     assert (state.hash_scheme, state.key_types) == ("flink-sql", (kind,))
     found = {row["k"]: row["key_group"] for row in rows_of(store, parallelism=1)}
     assert {key: found[key] for key in known[most]} == known[most]
@@ -168,7 +168,7 @@ def test_another_hash_scheme_gives_flinks_key_groups(store: StateStore, kind: st
         for row in rows_of(store, parallelism=1):
             group = key_group_of(row["k"], max_parallelism=most, hash_scheme=scheme)
             assert row["key_group"] == group
-    assert store.manifest().keyed[0].digest == digest
+    assert store.checkpoint().manifest.keyed[0].digest == digest
 
 
 def test_the_hashed_type_is_kept(store: StateStore) -> None:
@@ -177,11 +177,11 @@ def test_the_hashed_type_is_kept(store: StateStore) -> None:
     """
     keys = pa.array([1_000, 2_000, 3_500], pa.timestamp("ms"))
     put(store, pa.table({"k": keys, "o": [1, 2, 3]}), hash_scheme="flink-sql")
-    assert store.manifest().keyed[0].state.key_types == ("TIMESTAMP(3)",)
+    assert store.checkpoint().manifest.keyed[0].state.key_types == ("TIMESTAMP(3)",)
     store.maintenance.rekey("u", max_parallelism=20)
-    assert store.manifest().keyed[0].state.key_types == ("TIMESTAMP(3)",)
+    assert store.checkpoint().manifest.keyed[0].state.key_types == ("TIMESTAMP(3)",)
     store.maintenance.rekey("u", "s", key=("o", "k"))
-    assert store.manifest().keyed[0].state.key_types == ("BIGINT", "TIMESTAMP(3)")
+    assert store.checkpoint().manifest.keyed[0].state.key_types == ("BIGINT", "TIMESTAMP(3)")
 
 
 def test_rows_keep_their_ttl(store: StateStore) -> None:
@@ -189,7 +189,7 @@ def test_rows_keep_their_ttl(store: StateStore) -> None:
     rows = [{"k": f"k{i}", "at": 10 * i} for i in range(20)]
     put(store, rows, ttl=TimeToLive("100ms", "at"))
     store.maintenance.rekey("u", max_parallelism=13)
-    entry = store.manifest().keyed[0]
+    entry = store.checkpoint().manifest.keyed[0]
     assert (entry.rows, entry.state.ttl) == (20, TimeToLive("100ms", "at"))
     assert plain(rows_of(store, now_ms=150)) == plain(rows[6:])
     with pytest.raises(InvalidArgumentError, match="the TTL column 'at' is an identity column"):
@@ -274,7 +274,7 @@ def test_a_dry_run_reports_the_result(store: StateStore) -> None:
     assert (planned.new_checkpoint_id, done.new_checkpoint_id) == (None, 2)
     assert (before.key_before, before.key) == (after.key_before, after.key) == (("k",), ("v", "k"))
     assert (before.files, before.digest) == (None, None)
-    assert planned.read_bytes == done.read_bytes == store.manifest(1).size_bytes
+    assert planned.read_bytes == done.read_bytes == store.checkpoint(1).manifest.size_bytes
 
 
 def test_a_state_without_rows(store: StateStore) -> None:
@@ -319,10 +319,10 @@ def test_the_job_graph_gets_the_max_parallelism_of_the_chain(store: StateStore) 
     with store.snapshot(parallelism=2, graph=graph) as checkpoint:
         checkpoint.write_keyed("u", "s", [{"k": "a"}], key="k")
     store.maintenance.rekey("u", max_parallelism=12)
-    new = store.manifest().graph
+    new = store.checkpoint().manifest.graph
     assert new is not None
     assert [node.max_parallelism for node in new.nodes] == [None, 12, 12]
-    assert store.manifest().operators.max_parallelism_of("u") == 12
+    assert store.checkpoint().manifest.operators.max_parallelism_of("u") == 12
     with store.snapshot(parallelism=2, graph=new) as checkpoint:
         checkpoint.write_changes("u", "s", [{"k": "b"}], key="k")
     assert {row["k"] for row in rows_of(store)} == {"a", "b"}
@@ -350,4 +350,4 @@ def test_random_rekeys_lose_nothing(store: StateStore) -> None:
         (found,) = store.restore().keyed("u", "s").get(given if len(given) > 1 else given[0])
         assert found == row
     assert store.maintenance.verify("all", deep=True).is_intact
-    json.dumps(store.manifest().origin)
+    json.dumps(store.checkpoint().manifest.origin)

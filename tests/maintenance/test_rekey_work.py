@@ -54,7 +54,7 @@ def store(tmp_path: Path) -> StateStore:
 def put(store: StateStore, rows: Rows) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=8)
-    [entry] = store.manifest().keyed
+    [entry] = store.checkpoint().manifest.keyed
     assert len(rows) < 200 or entry.size_bytes > 1024
 
 
@@ -130,9 +130,9 @@ def test_adopted_files_have_names_of_the_committing_run(
     written = ending(100)
     store.maintenance.rekey("u", max_parallelism=40, work=tmp_path / "work")
     assert min(written) == 3
-    named = [Path(h.path) for part in store.manifest().parts for h in part.handles]
+    named = [Path(h.path) for part in store.checkpoint().manifest.parts for h in part.handles]
     assert not left & {path.name for path in named}
-    table = Path(store.url, store.manifest().keyed[0].table.path)
+    table = Path(store.url, store.checkpoint().manifest.keyed[0].table.path)
     assert min((table / path).stat().st_mtime for path in named) > time.time() - 3600
     for path in Path(store.url).rglob("*.parquet"):
         if path.name in left:

@@ -32,7 +32,7 @@ def take(store: StateStore, number: int) -> None:
 
 
 def table_of(store: StateStore) -> Path:
-    return Path(store.url, store.manifest().keyed_entry("u", "s").table.path)
+    return Path(store.url, store.checkpoint().manifest.keyed_entry("u", "s").table.path)
 
 
 def entry(store: StateStore, version: int, ending: str = "json") -> Path:
@@ -64,7 +64,7 @@ def test_a_lost_entry_is_written_again(
     assert [seen(store, version) for version in range(VERSIONS)] == before
     assert DeltaTable(table_of(store)).metadata().id == table_id
     take(store, 9)
-    assert len(seen(store)[0]) == store.manifest().files
+    assert len(seen(store)[0]) == store.checkpoint().manifest.files
     assert spark.read.format("delta").load(str(table_of(store))).count() == 3
     assert StateStore.open(store.url).maintenance.repair().repaired == ()
 

@@ -30,7 +30,7 @@ def entry(tmp_path: Path) -> KeyedEntry:
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet", compaction=None)
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", ROWS, key="k", max_parallelism=8)
-    return store.manifest().keyed[0]
+    return store.checkpoint().manifest.keyed[0]
 
 
 def wanted(entry: KeyedEntry, most: int) -> KeyedState:
@@ -83,7 +83,7 @@ def test_all_rows_without_a_key_are_counted(tmp_path: Path) -> None:
     rows = [{"k": i, "o": None if i % 3 == 0 else i} for i in range(30)]
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=4)
-    entry = store.manifest().keyed[0]
+    entry = store.checkpoint().manifest.keyed[0]
     state = replace(entry.state, key=("o",), schema=entry.state.schema.select(("o", "k")))
     with pytest.raises(NullKeyError, match="10 rows of state 's' of operator 'u' have a null key"):
         spill_rows(LocalStorage(store.url), entry, state, tmp_path, lambda n: None, 2**20)

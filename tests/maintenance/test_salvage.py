@@ -70,7 +70,7 @@ def store(tmp_path: Path, layout: Layout) -> StateStore:
 
 
 def files(store: StateStore, name: str, checkpoint: int | str = 2) -> list[Path]:
-    (entry,) = (e for e in store.manifest(checkpoint).entries if e.state.name == name)
+    (entry,) = (e for e in store.checkpoint(checkpoint).manifest.entries if e.state.name == name)
     return [Path(store.url, entry.table.path, handle.path) for handle in entry.handles]
 
 
@@ -116,8 +116,8 @@ def test_intact_files_are_reused_and_not_copied(store: StateStore) -> None:
     files(store, "totals")[0].unlink()
     before = {*data_files(Path(store.url))}
     store.maintenance.salvage(2)
-    other = store.manifest(2).keyed_entry("users", "other")
-    assert store.manifest(3).keyed_entry("users", "other") == other
+    other = store.checkpoint(2).manifest.keyed_entry("users", "other")
+    assert store.checkpoint(3).manifest.keyed_entry("users", "other") == other
     assert {*data_files(Path(store.url))} - before == {manifest_path(3)}
 
 
@@ -149,7 +149,7 @@ def test_a_file_that_is_no_longer_readable_loses_all_its_rows(
     file = files(store, "totals")[0]
     (handle,) = (
         h
-        for h in store.manifest(2).keyed_entry("users", "totals").handles
+        for h in store.checkpoint(2).manifest.keyed_entry("users", "totals").handles
         if file.name == Path(h.path).name
     )
     damage(file)
@@ -206,7 +206,7 @@ def test_a_damaged_page_loses_the_key_groups_of_its_row_group(tmp_path: Path) ->
     assert rows(store, 2) == {u: row for u, row in before.items() if row[0] not in lost}
     assert [part.known_in for part in state.lost] == [None] * len(state.lost)
     assert (state.keys, state.lost_keys) == ((), 0)
-    (new,) = store.manifest(2).keyed_entry("users", "totals").handles
+    (new,) = store.checkpoint(2).manifest.keyed_entry("users", "totals").handles
     assert new.path.startswith("0000000002-")
 
 
@@ -251,7 +251,7 @@ def test_a_loss_is_recorded_until_the_state_is_written_in_full(store: StateStore
     flip_page(files(store, "totals")[0])
     report = store.maintenance.salvage(2)
     (state,) = report.states
-    records = store.manifest().left_out
+    records = store.checkpoint().manifest.left_out
     assert [(record.operator, record.state, record.first, record.last) for record in records] == [
         ("users", "totals", part.first, part.last) for part in state.lost
     ]
@@ -260,22 +260,22 @@ def test_a_loss_is_recorded_until_the_state_is_written_in_full(store: StateStore
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes("users", "totals", new)
         checkpoint.carry_rest()
-    assert store.manifest().left_out == records
+    assert store.checkpoint().manifest.left_out == records
     store.maintenance.compact()
-    assert store.manifest().left_out == records
+    assert store.checkpoint().manifest.left_out == records
     store.maintenance.edit("users", "totals", put=[new[0] | {"n": 2}])
-    assert store.manifest().left_out == records
+    assert store.checkpoint().manifest.left_out == records
     store.maintenance.forget(OperatorKey("users", "u0100"), search=False, checkpoint="latest")
-    assert store.manifest().left_out == records
+    assert store.checkpoint().manifest.left_out == records
     assert store.maintenance.verify().is_intact
     assert not store.maintenance.verify().is_complete
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("users", "totals", new, key="user")
         checkpoint.carry_rest()
-    assert store.manifest().left_out == ()
+    assert store.checkpoint().manifest.left_out == ()
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.carry_rest(base=3)
-    assert store.manifest().left_out == records
+    assert store.checkpoint().manifest.left_out == records
 
 
 def test_lost_key_groups_are_filled_from_an_older_checkpoint(
@@ -299,7 +299,7 @@ def test_lost_key_groups_are_filled_from_an_older_checkpoint(
     assert rows(store, 3) == expected
     assert state.rows_after == len(expected)
     assert store.maintenance.verify(3, deep=True).is_intact
-    origin = store.manifest(3).origin
+    origin = store.checkpoint(3).manifest.origin
     assert origin is not None
     assert (origin["command"], origin["checkpoint"], origin["lost"]) == ("salvage", 2, [])
     assert [(f["first"], f["last"], f["checkpoint"]) for f in origin["filled"]] == [
@@ -315,9 +315,9 @@ def test_a_checkpoint_that_lacks_the_rows_itself_fills_nothing(store: StateStore
         file.unlink()
     flip_page(files(store, "totals")[0])
     store.maintenance.salvage(2)
-    (record, *_) = store.manifest(3).left_out
+    (record, *_) = store.checkpoint(3).manifest.left_out
     take(store, 100, KEYS + 100, "newer")
-    assert store.manifest(4).left_out == ()
+    assert store.checkpoint(4).manifest.left_out == ()
     for file in files(store, "totals", 4):
         file.unlink()
     report = store.maintenance.salvage(4, from_older=True)
@@ -327,7 +327,7 @@ def test_a_checkpoint_that_lacks_the_rows_itself_fills_nothing(store: StateStore
     assert (parts[record.first].known_in, parts[record.first].filled_from) == (None, None)
     assert 3 in {part.filled_from for part in state.lost}
     assert "checkpoint 3 also lacks some of these key groups" in state.why_not_filled
-    assert report.left_out == store.manifest(5).left_out
+    assert report.left_out == store.checkpoint(5).manifest.left_out
     assert any(one.lacks("users", "totals", record.first) for one in report.left_out)
 
 
@@ -341,7 +341,7 @@ def test_an_operator_state_that_was_lost_before_fills_nothing(store: StateStore)
     (state,) = report.states
     assert [(part.known_in, part.filled_from) for part in state.lost] == [(None, None)]
     assert "checkpoint 3 also lacks the state" in state.why_not_filled
-    assert [one.label for one in store.manifest(5).left_out] == ["source/offsets"]
+    assert [one.label for one in store.checkpoint(5).manifest.left_out] == ["source/offsets"]
 
 
 def test_the_newest_checkpoint_with_an_intact_copy_is_used(store: StateStore) -> None:
@@ -369,7 +369,7 @@ def test_offsets_are_lost_and_filled_completely(store: StateStore) -> None:
     assert state.lost[0].filled_from == 1
     old = store.restore(checkpoint=1).operator_state("source", "offsets").per_old_subtask()
     assert store.restore(checkpoint=4).operator_state("source", "offsets").per_old_subtask() == old
-    origin = store.manifest(4).origin
+    origin = store.checkpoint(4).manifest.origin
     assert origin is not None
     assert origin["filled"] == [{"operator": "source", "state": "offsets", "checkpoint": 1}]
 
@@ -394,7 +394,7 @@ def test_other_columns_do_not_fill_and_it_is_reported(tmp_path: Path) -> None:
 
 
 def rows_left(store: StateStore, checkpoint: int) -> int:
-    return store.manifest(checkpoint).rows
+    return store.checkpoint(checkpoint).manifest.rows
 
 
 # --- arguments and errors -------------------------------------------------------------------------

@@ -24,14 +24,14 @@ def test_delta_tables_get_the_salvaged_files(spark: SparkSession, tmp_path: Path
         with store.snapshot(parallelism=1) as checkpoint:
             for name in ("totals", "others"):
                 checkpoint.write_keyed("job", name, rows, key="key", max_parallelism=4)
-    entry = store.manifest(2).keyed_entry("job", "totals")
+    entry = store.checkpoint(2).manifest.keyed_entry("job", "totals")
     lost = entry.handles[1]
     Path(store.url, entry.table.path, lost.path).unlink()
 
     report = store.maintenance.salvage(2, from_older=True)
     assert report.new_checkpoint_id == 3
     for name in ("totals", "others"):
-        new = store.manifest(3).keyed_entry("job", name)
+        new = store.checkpoint(3).manifest.keyed_entry("job", name)
         table = DeltaTable(Path(store.url, new.table.path), version=new.table.version)
         assert {Path(uri).name for uri in table.file_uris()} == {
             Path(handle.path).name for handle in new.handles
@@ -53,14 +53,14 @@ def test_a_table_describes_the_missing_part_of_its_state(tmp_path: Path) -> None
     with store.snapshot(parallelism=1) as checkpoint:
         for name in ("totals", "others"):
             checkpoint.write_keyed("job", name, rows, key="key", max_parallelism=4)
-    entry = store.manifest().keyed_entry("job", "totals")
+    entry = store.checkpoint().manifest.keyed_entry("job", "totals")
     Path(store.url, entry.table.path, entry.handles[1].path).unlink()
 
     def description(name: str) -> str:
         return DeltaTable(f"{store.url}/operators/job/keyed/{name}").metadata().description
 
     store.maintenance.salvage(1)
-    (record,) = store.manifest().left_out
+    (record,) = store.checkpoint().manifest.left_out
     lacking = f"The table is only part of the state. Left out: {record}."
     assert lacking in description("totals")
     assert "job/totals:1-1 (" in lacking
@@ -73,7 +73,7 @@ def test_a_table_describes_the_missing_part_of_its_state(tmp_path: Path) -> None
     copied = DeltaTable(str(tmp_path / "copied" / "operators/job/keyed/totals"))
     assert lacking in copied.metadata().description
 
-    lost = store.manifest().keyed_entry("job", "totals").table
+    lost = store.checkpoint().manifest.keyed_entry("job", "totals").table
     Path(store.url, lost.path, f"_delta_log/{1:020}.json").unlink()
     store.maintenance.repair()
     assert lacking in description("totals")

@@ -61,14 +61,14 @@ def test_points_are_those_of_the_manifests(tmp_path: Path) -> None:
     trend = store.inspect.trend(rate=1000.0)
     assert [point.checkpoint_id for point in trend.checkpoints] == [*store.checkpoints()]
     for point in trend.checkpoints:
-        manifest = store.manifest(point.checkpoint_id)
+        manifest = store.checkpoint(point.checkpoint_id).manifest
         assert (point.rows, point.size_bytes) == (manifest.rows, manifest.size_bytes)
         assert point.created_at_ms == manifest.created_at_ms
         option = store.inspect.compare([3], checkpoint=point.checkpoint_id, rate=1000.0).options[0]
         assert (point.largest_bytes, point.seconds) == (option.largest_bytes, option.seconds)
     for one in trend.states:
         for own in one.points:
-            entry = store.manifest(own.checkpoint_id).find(one.operator, one.state)
+            entry = store.checkpoint(own.checkpoint_id).manifest.find(one.operator, one.state)
             assert (own.rows, own.size_bytes) == (entry.rows, entry.size_bytes)
     assert {(one.operator, one.state) for one in trend.states} == {
         *(("u", "grows"), ("u", "changes"), ("w", "stays"), ("src", "offsets"))
@@ -198,7 +198,7 @@ def grown(folder: Path, sizes: Sequence[int]) -> list[Any]:
     store = StateStore.open(str(folder), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", table(10), key="k", max_parallelism=1)
-    manifest = store.manifest()
+    manifest = store.checkpoint().manifest
     (entry,) = manifest.keyed
     (handle,) = entry.handles
 
@@ -289,7 +289,7 @@ def test_the_list_of_files_of_a_carried_state_is_read_once(tmp_path: Path) -> No
                 checkpoint.write_keyed("u", "s", table(300), key="k", max_parallelism=GROUPS)
             else:
                 checkpoint.carry("u", "s")
-    lists = [list_of(store.manifest(number).keyed[0].handles) for number in range(1, 6)]
+    lists = [list_of(store.checkpoint(number).manifest.keyed[0].handles) for number in range(1, 6)]
     assert None not in lists
     assert [len({*lists[:3]}), len({*lists[3:]}), len({*lists})] == [1, 1, 2]
     storage = ReadCounts(str(tmp_path))
@@ -297,7 +297,7 @@ def test_the_list_of_files_of_a_carried_state_is_read_once(tmp_path: Path) -> No
     assert {storage.counts[str(name)] for name in lists} == {1}
     points = state(trend, "s").points
     assert [point.size_bytes for point in points] == [
-        store.manifest(number).size_bytes for number in range(1, 6)
+        store.checkpoint(number).manifest.size_bytes for number in range(1, 6)
     ]
     for point, whole in zip(points, trend.checkpoints, strict=True):
         report = store.inspect.skew("u", keys=0, checkpoint=point.checkpoint_id, factor=1)

@@ -97,8 +97,8 @@ def test_written_files_are_intact(data: st.DataObject, case: KeyedCase, old: int
             report = store.maintenance.verify("all", deep)
             assert (report.broken, report.strays) == ((), ())
             assert report.checkpoints == (1, 2)
-            assert report.files == len(entry.handles) + store.manifest().files
-            assert report.rows == entry.rows + store.manifest().rows
+            assert report.files == len(entry.handles) + store.checkpoint().manifest.files
+            assert report.rows == entry.rows + store.checkpoint().manifest.rows
 
 
 def test_progress_is_reported_in_files(intact: StateStore) -> None:
@@ -249,7 +249,7 @@ def test_an_orphan_file_is_not_damage(store: StateStore) -> None:
 
 def test_a_damaged_manifest_is_reported_with_the_others(store: StateStore) -> None:
     """I4: the other checkpoints are still checked, and its files are not listed as orphans."""
-    first = store.manifest()
+    first = store.checkpoint().manifest
     with store.snapshot(parallelism=2) as checkpoint:
         for state in [entry.state for entry in first.keyed] + [e.state for e in first.operator]:
             if state.name != "split":
@@ -340,7 +340,7 @@ def test_a_verified_dataframe_names_the_file(store: StateStore, spark: SparkSess
     file, *_ = files_of(store, "value")
     change_unread_byte(file)
     with_spark = StateStore.open(store.url, spark=spark)
-    rows = store.manifest().keyed_entry("job", "value").rows
+    rows = store.checkpoint().manifest.keyed_entry("job", "value").rows
     assert with_spark.restore().keyed("job", "value").to_spark().count() == rows
     frame = with_spark.restore(verify=True).keyed("job", "value").to_spark()
     with pytest.raises(PythonException, match="has changed since it was written") as caught:
@@ -360,7 +360,7 @@ def test_the_data_source_verifies_on_request(
     options = {"store": store.url, "operator": "job", "state": "value", "verify": word}
     source = spark.read.format("keyed_state").options(**options)
     if word == "false":
-        assert source.load().count() == store.manifest().keyed_entry("job", "value").rows
+        assert source.load().count() == store.checkpoint().manifest.keyed_entry("job", "value").rows
         return
     message = (
         "has changed since it was written" if word == "true" else "verify must be true or false"
@@ -394,7 +394,7 @@ def test_checkpoints_as_they_were_written_are_intact(taken: Checkpoints) -> None
         report = taken.store.maintenance.verify("all", deep)
         assert (report.broken, report.files) == ((), len(named(taken)))
         last = taken.store.maintenance.verify("latest", deep)
-        (entry,) = taken.store.manifest().keyed
+        (entry,) = taken.store.checkpoint().manifest.keyed
         assert (last.rows, last.changed_rows) == (entry.rows, entry.changed_rows)
         # No checkpoint references the file of a layer that was merged immediately.
         assert {*report.strays} == data_in(taken.store.url) - named(taken)

@@ -164,7 +164,7 @@ def test_an_index_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
             files[member] = wrong
             name.write_bytes(document_bytes(document))
             with pytest.raises(MalformedManifestError, match="group_"):
-                store.manifest()
+                store.checkpoint()
         files[member] = good
 
 
@@ -263,7 +263,7 @@ def test_a_partitioned_file_has_one_key_group(tmp_path: Path) -> None:
     with pytest.raises(
         MalformedManifestError, match="is not a valid name for a data file of partitioned state"
     ):
-        store.manifest()
+        store.checkpoint()
 
 
 def manifest_of(path: Path) -> tuple[Path, dict[str, Any]]:

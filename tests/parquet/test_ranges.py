@@ -209,7 +209,7 @@ def test_a_damaged_prefetched_file_is_named(
     copy = tmp_path / "copy"
     shutil.copytree(stores[layout], copy)
     storage = CountingStorage(str(copy), STREAMS)
-    entry = StateStore.from_storage(storage).manifest().keyed[0]
+    entry = StateStore.from_storage(storage).checkpoint().manifest.keyed[0]
     path = copy / entry.table.path / entry.handles[2].path
     damage(path)
     with pytest.raises(error, match=str(path)) as caught:

@@ -159,7 +159,11 @@ def _gaps_of_claims(folder: Path) -> list[int]:
 
 def _unreadable_tables(store: StateStore) -> list[str]:
     """Return the Delta tables of the newest checkpoint that delta-rs cannot read."""
-    tables = [entry.table for entry in store.manifest().entries if entry.table.format == "delta"]
+    tables = [
+        entry.table
+        for entry in store.checkpoint().manifest.entries
+        if entry.table.format == "delta"
+    ]
     problems = []
     for table in tables:
         if table.version is not None:

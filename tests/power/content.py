@@ -45,7 +45,7 @@ Content = dict[str, Any]
 def content_of(store: StateStore, checkpoint: int) -> Content:
     """Read all of a checkpoint, with its digests checked."""
     restored = store.restore(checkpoint=checkpoint, parallelism=1, verify=True)
-    manifest, content = store.manifest(checkpoint), {}
+    manifest, content = store.checkpoint(checkpoint).manifest, {}
     for keyed in manifest.keyed:
         state = keyed.state
         rows = restored.keyed(state.uid, state.name).to_arrow(0).drop_columns([KEY_GROUP])

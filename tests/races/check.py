@@ -56,7 +56,9 @@ def problems(
         claim_from_json(storage.read(name), name=name, generation=at)
         for at, name in enumerate(storage.list(WRITERS), 1)
     ]
-    manifests = {checkpoint: store.manifest(checkpoint) for checkpoint in store.checkpoints()}
+    manifests = {
+        checkpoint: store.checkpoint(checkpoint).manifest for checkpoint in store.checkpoints()
+    }
     named = {
         f"{entry.table.path}/{handle.path}"
         for manifest in manifests.values()

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from unittest import mock
 
-from statestore import KeyGroupAssignment, Manifest, StateStore, key_group_of
+from statestore import Checkpoint, KeyGroupAssignment, Manifest, StateStore, key_group_of
+from statestore.catalog.catalog import CheckpointRef
 from statestore.format.manifest import KeyedEntry, OperatorEntry
 from statestore.jobgraph import JobGraph
 
@@ -30,7 +31,7 @@ class Job:
     def here(cls) -> Job:
         """Return the job whose store and graph are in the working directory."""
         graph = JobGraph.from_toml(Path("old.toml").read_text())
-        return cls(graph, with_pretended_sizes(StateStore.open(STORE).manifest()))
+        return cls(graph, with_pretended_sizes(StateStore.open(STORE).checkpoint().manifest))
 
     @property
     def sums(self) -> KeyedEntry:
@@ -82,12 +83,13 @@ def with_pretended_sizes(manifest: Manifest) -> Manifest:
 @contextmanager
 def pretended_sizes() -> Iterator[None]:
     """Make plans and ``show`` report these sizes; a restore reads the real files."""
-    read = StateStore.manifest
+    find = StateStore.checkpoint
 
-    def manifest(store: StateStore, checkpoint: int | str = "latest") -> Manifest:
-        return with_pretended_sizes(read(store, checkpoint))
+    def checkpoint(store: StateStore, reference: CheckpointRef = "latest") -> Checkpoint:
+        found = find(store, reference)
+        return replace(found, manifest=with_pretended_sizes(found.manifest))
 
-    with mock.patch.object(StateStore, "manifest", manifest):
+    with mock.patch.object(StateStore, "checkpoint", checkpoint):
         yield
 
 

@@ -215,7 +215,7 @@ def test_a_history_reads_no_file_twice(tmp_path: Path) -> None:
 
 def test_damaged_and_missing_files_are_named(store: StateStore) -> None:
     put(store, [{"k": i} for i in range(50)])
-    entry = store.manifest().keyed[0]
+    entry = store.checkpoint().manifest.keyed[0]
     path = Path(store.url, entry.table.path, entry.handles[0].path)
     raw = path.read_bytes()
     path.write_bytes(raw[: len(raw) // 2])

@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> StateStore:
 
 
 def sizes(store: StateStore, uid: str) -> list[int]:
-    entry = store.manifest().keyed_entry(uid, "texts")
+    entry = store.checkpoint().manifest.keyed_entry(uid, "texts")
     by_group = {handle.key_groups.first: handle.size_bytes for handle in entry.handles}
     return [by_group.get(group, 0) for group in range(entry.state.max_parallelism)]
 

@@ -100,7 +100,7 @@ def test_plan_and_restore_agree(store: StateStore) -> None:
 def test_the_manifest_stores_them(store: StateStore) -> None:
     restored = store.restore(parallelism=5, balance="rows")
     take(store, 5, restored.ranges)
-    manifest = store.manifest()
+    manifest = store.checkpoint().manifest
     assert manifest.ranges == restored.ranges
     assert manifest_from_json(manifest_to_json(manifest), name="m") == manifest
     for parallelism in (None, 5):  # the stored ranges, with and without an explicit parallelism
@@ -117,7 +117,7 @@ def test_a_retry_carries_a_state_into_its_ranges(store: StateStore) -> None:
     """I4, I6: at the same ranges, after a failed attempt and after a committed one."""
     ranges = store.restore(parallelism=5, balance="rows").ranges
     wanted = loads(store.restore(parallelism=5, balance="rows"))
-    digest = store.manifest().keyed_entry("u", "s").digest
+    digest = store.checkpoint().manifest.keyed_entry("u", "s").digest
 
     def attempt(*, fails: bool = False) -> CheckpointWriter:
         with store.snapshot(parallelism=5, ranges=ranges, checkpoint_id=2) as checkpoint:
@@ -132,22 +132,22 @@ def test_a_retry_carries_a_state_into_its_ranges(store: StateStore) -> None:
     assert store.checkpoints() == (1,)
     assert [attempt().already_committed for _ in range(2)] == [False, True]
     assert store.checkpoints() == (1, 2)
-    assert store.manifest().ranges == ranges
+    assert store.checkpoint().manifest.ranges == ranges
     assert loads(store.restore()) == wanted
     assert store.maintenance.verify("all", deep=True).is_intact
 
 
 def test_even_ranges_are_not_stored(store: StateStore) -> None:
     take(store, 5, store.restore(parallelism=5).ranges)
-    assert store.manifest().ranges == {}
-    assert "ranges" not in json.loads(manifest_to_json(store.manifest()))
+    assert store.checkpoint().manifest.ranges == {}
+    assert "ranges" not in json.loads(manifest_to_json(store.checkpoint().manifest))
 
 
 @pytest.mark.parametrize("store", ["ranged"], indirect=True)
 @pytest.mark.parametrize("stops", [[], [0, 8], [8, 8], [9, 4], [-1], ["8"], [1.5], 8, None, {}])
 def test_damaged_ranges_are_refused(store: StateStore, stops: Any) -> None:
     take(store, 5, store.restore(parallelism=5, balance="rows").ranges)
-    document = json.loads(manifest_to_json(store.manifest()))
+    document = json.loads(manifest_to_json(store.checkpoint().manifest))
     document["ranges"]["u"] = stops
     del document["sha256"]
     with pytest.raises(MalformedManifestError) as caught:
@@ -243,7 +243,7 @@ def test_placement_uses_the_ranges_of_the_plan(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     store = StateStore.open(str(tmp_path / "s"), table_format="parquet", cache=CacheOptions(cache))
     take(store, 2, {"u": ranges}, layout="partitioned")
-    (host,) = {handle.host for handle in store.manifest().keyed[0].handles}
+    (host,) = {handle.host for handle in store.checkpoint().manifest.keyed[0].handles}
     sizes = [subtask.size_bytes for subtask in store.plan().operators[0].subtasks]
     for strategy in ("locality", "default"):
         (placed,) = store.inspect.placement({host: 2}, strategy=strategy)

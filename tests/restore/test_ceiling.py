@@ -152,14 +152,14 @@ def test_lowering_costs_nothing_with_a_file_for_each_key_group(tmp_path: Path) -
         for parallelism in range(1, groups + 1):
             plan = made.store.plan(parallelism=parallelism, max_parallelism=groups)
             assert plan.read_amplification is None
-            assert plan.files == made.store.manifest().files
+            assert plan.files == made.store.checkpoint().manifest.files
 
 
 @pytest.mark.parametrize("groups", [48, 6, 13])
 def test_the_next_snapshot_uses_the_new_key_groups(tmp_path: Path, groups: int) -> None:
     made = Made(tmp_path, "list", "partitioned")
     made.take(made.table(), groups, regroup=True)
-    assert made.store.manifest().keyed_entry("u", "s").state.max_parallelism == groups
+    assert made.store.checkpoint().manifest.keyed_entry("u", "s").state.max_parallelism == groups
     restored = made.check(3, groups)
     assert restored.plan.read_amplification is None
     assert made.store.maintenance.verify(deep=True).is_intact
@@ -185,7 +185,7 @@ def test_states_of_an_operator_have_the_same_max_parallelism(tmp_path: Path) -> 
                 regroup=True,
             )
     assert "for state 't' of operator 'u'" in caught.value.__notes__
-    assert [entry.state.name for entry in made.store.manifest().keyed] == ["s"]
+    assert [entry.state.name for entry in made.store.checkpoint().manifest.keyed] == ["s"]
 
 
 def test_changes_have_the_max_parallelism_of_their_base(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_host_with_all_copies_moves_nothing(tmp_path: Path) -> None:
     assert found.hosts == (here,)
     assert [option.moved_bytes for option in found.options] == [0, 0]
     other = store.inspect.compare([2], hosts={f"not-{here}": 2}).options[0]
-    keyed = store.manifest().keyed_entry("u", "s")
+    keyed = store.checkpoint().manifest.keyed_entry("u", "s")
     assert other.moved_bytes == keyed.size_bytes
 
 

@@ -23,7 +23,7 @@ def test_other_columns_and_row_groups_are_not_read(tmp_path: Path, streams: int)
     rows = pa.table({"k": range(640), "text": [random.randbytes(99).hex() for _ in range(640)]})
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=1, layout="ranged")
-    [handle] = store.manifest().keyed[0].handles
+    [handle] = store.checkpoint().manifest.keyed[0].handles
 
     def read(sql: str) -> int:
         """Return how many bytes of the data file were read."""

@@ -35,7 +35,7 @@ def manifest(tmp_path: Path) -> Manifest:
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("users", "totals", rows, key="user", max_parallelism=8)
         checkpoint.write_union("source", "offsets", [[{"p": 0}], [{"p": 1}]])
-    stored = store.manifest()
+    stored = store.checkpoint().manifest
     (entry,) = stored.keyed
     handles = tuple(
         replace(handle, host="b" if handle.key_groups.first < 4 else "a")

@@ -37,7 +37,7 @@ def test_rows_are_joined_run_by_run(store: StateStore, monkeypatch: pytest.Monke
         return rows
 
     monkeypatch.setattr(module, "_join_piece", counted)
-    a, b = (store.manifest(n).keyed[0] for n in (1, 2))
+    a, b = (store.checkpoint(n).manifest.keyed[0] for n in (1, 2))
     reader = join_checkpoints(LocalStorage(store.url), a, b, run_bytes=1)
     assert together == []  # no file is read before its batch is requested
     rows = reader.read_all()

@@ -144,7 +144,11 @@ def test_only_the_requested_columns_and_key_groups_are_read(folder: Path, stream
             assert all(a[1] <= b[0] for a, b in pairwise(spans))
         return sum(stop - start for _, start, stop in data), {name for name, _, _ in data}
 
-    [entry] = [e for e in StateStore.open(str(folder)).manifest().keyed if e.state.name == "totals"]
+    [entry] = [
+        e
+        for e in StateStore.open(str(folder)).checkpoint().manifest.keyed
+        if e.state.name == "totals"
+    ]
     whole, files = read("SELECT * FROM totals")
     assert files == {f"{entry.table.path}/{handle.path}" for handle in entry.handles}
     assert whole <= entry.size_bytes
@@ -531,7 +535,7 @@ def test_a_state_with_changes_reads_as_little_as_a_full_state(
         return storage.bytes_read - before, rows
 
     every, _ = read("SELECT * FROM s", 2)
-    changes = store.manifest().keyed[0].layers[0].entry.size_bytes
+    changes = store.checkpoint().manifest.keyed[0].layers[0].entry.size_bytes
     for sql in (
         "SELECT sum(n) AS n FROM s",
         "SELECT x FROM s WHERE k = 'k777'",

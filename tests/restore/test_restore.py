@@ -310,7 +310,7 @@ def test_a_missing_or_damaged_file_is_named_with_its_state(store: StateStore) ->
     """I7: the error names file, state, operator and key group; other subtasks stay readable."""
     take(store)
     take(store, layout="partitioned")
-    entry = store.manifest().keyed[0]
+    entry = store.checkpoint().manifest.keyed[0]
     handle = entry.handles[0]
     path = Path(store.url, entry.table.path, handle.path)
     raw = path.read_bytes()
@@ -345,7 +345,7 @@ def test_a_missing_file_of_elements_is_named_with_its_state(store: StateStore) -
 
 def test_a_restore_from_a_missing_store_is_refused(store: StateStore) -> None:
     """A restore does not create a store."""
-    for call in (store.restore, store.checkpoints, store.manifest):
+    for call in (store.restore, store.checkpoints, store.checkpoint):
         with pytest.raises(StoreNotFoundError, match=store.url):
             call()
     assert not Path(store.url).exists()

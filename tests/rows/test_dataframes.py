@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> StateStore:
             checkpoint.write_broadcast("source", "rules", [{"rule": "x"}])
             checkpoint.write_union("source", "none", [[], []])
         if n == 1:
-            file = folder / store.manifest().operator_entry("source", "rules").table.path
+            file = folder / store.checkpoint().manifest.operator_entry("source", "rules").table.path
             (cut,) = file.rglob("*.parquet")
             cut.write_bytes(cut.read_bytes()[:-1])
     return store

@@ -47,7 +47,7 @@ def looked_up(
     verify: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the rows of some keys, looked up by the task of each subtask in turn."""
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     wanted = WantedKeys.of(pa.table({"k": pa.array(keys, pa.string())}), entry.state)
     storage, found = LocalStorage(store.url), []
     if cache is not None:
@@ -153,7 +153,7 @@ def value_store(path: Path, keys: int = 200) -> StateStore:
 
 
 def files_of(store: StateStore) -> list[Path]:
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     return [Path(store.url, entry.table.path, handle.path) for handle in entry.handles]
 
 
@@ -171,7 +171,7 @@ def test_cached_rows_are_not_read_again(tmp_path: Path) -> None:
 
 def test_only_files_of_the_keys_key_groups_are_read(tmp_path: Path) -> None:
     store = value_store(tmp_path / "store")
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     group = int(WantedKeys.of(pa.table({"k": ["k7"]}), entry.state).groups[0])
     for handle, file in zip(entry.handles, files_of(store), strict=True):
         if group not in handle.key_groups:
@@ -187,7 +187,7 @@ def test_keys_of_several_columns_and_types(store: StateStore, limit: int | None)
     key = ["tenant", "number", "at"]
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, key=key, max_parallelism=GROUPS)
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     asked = [
         {"tenant": "a", "number": 4, "at": 0.0},
         {"tenant": "b", "number": 4, "at": 1.0},
@@ -209,7 +209,7 @@ def test_only_the_requested_pairs_of_two_key_columns_are_kept(
     rows = pa.table({"a": np.repeat(range(30), 30), "b": np.tile(range(30), 30)})
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, key=["a", "b"], max_parallelism=1)
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     wanted = WantedKeys.of(pa.table({"a": range(30), "b": range(30)}), entry.state)
     held, match = list[int](), WantedKeys.match
 
@@ -226,7 +226,7 @@ def test_only_the_requested_pairs_of_two_key_columns_are_kept(
 def test_the_bytes_to_read_are_known_in_advance(tmp_path: Path) -> None:
     """They are the files with key groups of the keys, except cached ones."""
     store, cache = value_store(tmp_path / "store"), RowCache(2**24)
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     per_subtask = [reads_of(entry, groups) for groups in assignment_of(entry, 3).ranges()]
     one, every = (
         WantedKeys.of([{"k": f"k{i}"} for i in some], entry.state) for some in ([7], range(200))
@@ -243,7 +243,7 @@ def test_the_bytes_to_read_are_known_in_advance(tmp_path: Path) -> None:
 
 def test_a_verified_lookup_uses_no_cached_rows_that_were_not_verified(tmp_path: Path) -> None:
     store, cache = value_store(tmp_path / "store"), RowCache(2**24)
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     expected = looked_up(store, ["k7"], cache)
     for handle in entry.handles:
         change_unread_byte(tmp_path / "store" / entry.table.path / handle.path)
@@ -264,7 +264,7 @@ def test_rows_that_do_not_fit_do_not_evict_others(tmp_path: Path) -> None:
     looked_up(store, keys, half)
     held = half.size_bytes
     assert 0 < held <= whole.size_bytes // 2
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     parts = reads_of(entry, assignment_of(entry, 1).range_of(0)).base
     first = [half.find(part, False) is not None for part in parts]
     looked_up(store, keys, half)
@@ -297,7 +297,7 @@ def test_a_changed_byte_is_found_with_verify(tmp_path: Path) -> None:
 
 
 def state_entry(tmp_path: Path) -> KeyedEntry:
-    (entry,) = value_store(tmp_path / "store").manifest().keyed
+    (entry,) = value_store(tmp_path / "store").checkpoint().manifest.keyed
     return entry
 
 

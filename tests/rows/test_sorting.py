@@ -251,7 +251,7 @@ def rows_of(store: StateStore, subtask: int, parallelism: int) -> pa.Table:
 
 
 def files_of(store: StateStore) -> Any:
-    [entry] = store.manifest().keyed
+    [entry] = store.checkpoint().manifest.keyed
     parts = [entry, *(layer.entry for layer in entry.layers)]
     return [[(h.key_groups, h.rows, h.digest, h.sha256) for h in part.handles] for part in parts]
 

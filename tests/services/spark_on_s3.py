@@ -92,7 +92,7 @@ def _checked(spark: SparkSession, store: StateStore, users: Any) -> dict[str, An
     spark.sparkContext.setLogLevel("DEBUG")
     newest = spark_rows(delta.load(url))
     spark.sparkContext.setLogLevel("ERROR")
-    versions = [store.manifest(number).keyed[0].table.version for number in (1, 2)]
+    versions = [store.checkpoint(number).manifest.keyed[0].table.version for number in (1, 2)]
     return {
         "restored with Spark": spark_rows(keyed.to_spark()) == first,
         "restored without": arrow_rows(keyed, 3) == first,
@@ -102,7 +102,7 @@ def _checked(spark: SparkSession, store: StateStore, users: Any) -> dict[str, An
         "versions": versions == [0, 1],
         "partitions": keyed.to_spark().rdd.getNumPartitions() == 3,
         "a bucket that is not there": _refusal(spark),
-        "digests": [store.manifest(number).keyed[0].digest for number in (1, 2)],
+        "digests": [store.checkpoint(number).manifest.keyed[0].digest for number in (1, 2)],
         "rows": sorted(users.toArrow().column("user").to_pylist()),
     }
 

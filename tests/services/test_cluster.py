@@ -214,12 +214,12 @@ def test_a_snapshot_survives_an_executor_and_is_restored_at_another_parallelism(
     assert store.checkpoints() == (taken["checkpoint"],) == (1,)
     intact = store.maintenance.verify(deep=True)
     assert intact.is_intact
-    named = {token_of(handle.path) for handle in store.manifest().keyed[0].handles}
+    named = {token_of(handle.path) for handle in store.checkpoint().manifest.keyed[0].handles}
     assert len(named) == PARALLELISM, "each subtask's files are of one task"
     lost = gate.held - named
     assert len(lost) == 1, "one of the two tasks that were held was lost"
     assert {token_of(name) for name in intact.strays} <= set(gate.written) - named
-    assert store.manifest().keyed[0].digest == digest_without_spark(ledger, tmp_path)
+    assert store.checkpoint().manifest.keyed[0].digest == digest_without_spark(ledger, tmp_path)
 
     if not by_job:
         check_read(ledger, store)
@@ -241,7 +241,7 @@ def digest_without_spark(ledger: Ledger, here: Path) -> int:
     with store.snapshot(parallelism=1) as checkpoint:
         rows = pa.Table.from_pylist(expected_rows(ledger))
         checkpoint.write_keyed(UID, "totals", rows, key="customer", max_parallelism=128)
-    return store.manifest().keyed[0].digest
+    return store.checkpoint().manifest.keyed[0].digest
 
 
 def check_read(ledger: Ledger, store: StateStore) -> None:

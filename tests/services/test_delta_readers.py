@@ -105,7 +105,7 @@ def test_every_layout_and_every_change_of_columns(place: Place) -> None:
         assert place.shown() == place.restored()
         assert len(place.shown()) == rows.num_rows
     for number in range(1, len(steps) + 1):
-        version = place.store().manifest(number).keyed[0].table.version
+        version = place.store().checkpoint(number).manifest.keyed[0].table.version
         assert place.shown(version) == place.restored(number)
 
 
@@ -160,7 +160,7 @@ def test_subtasks_and_salvage(place: Place) -> None:
             ]
             checkpoint.acknowledge(writer.subtask(subtask).write(rows.filter(pa.array(own))))
     assert place.shown() == place.restored()
-    (entry,) = place.store().manifest().keyed
+    (entry,) = place.store().checkpoint().manifest.keyed
     lost = entry.handles[0]
     place.store().parts.storage.delete(f"{entry.table.path}/{lost.path}")
     place.store().maintenance.salvage("latest")

@@ -80,7 +80,7 @@ class Job:
 
     def counted(self) -> Counter[str]:
         """Return how often each record counts in the newest checkpoint."""
-        if not self.store.manifest().keyed:
+        if not self.store.checkpoint().manifest.keyed:
             return Counter()
         rows = self.store.restore(parallelism=1).keyed(UID, "seen").to_arrow(0)
         return Counter({row["id"]: row["times"] for row in rows.to_pylist()})

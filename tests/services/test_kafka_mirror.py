@@ -355,15 +355,17 @@ def test_the_checkpoint_has_the_offsets_of_both_clusters(
     new = restored.operator_state("orders-source", "offsets").per_old_subtask()
     topic = f"A.{PLAIN}"
     assert new == [[{"topic": topic, "partition": n, "offset": 151}] for n in range(2)]
-    origin = store.manifest().origin
+    origin = store.checkpoint().manifest.origin
     assert origin is not None
     assert origin["partitions"] == [
         {"topic": topic, "partition": n, "offset": 151, "read_again": 0}
         | {"source_topic": PLAIN, "source_offset": 151}
         for n in range(2)
     ]
-    before = {(entry.state.uid, entry.state.name) for entry in store.manifest(1).entries}
-    assert {(entry.state.uid, entry.state.name) for entry in store.manifest().entries} == before
+    before = {(entry.state.uid, entry.state.name) for entry in store.checkpoint(1).manifest.entries}
+    assert {
+        (entry.state.uid, entry.state.name) for entry in store.checkpoint().manifest.entries
+    } == before
     assert store.maintenance.verify().is_intact
     assert mirrored.target.cluster.committed(group) == {(topic, n): 151 for n in range(2)}
     # A second translation would take the new offsets for those of the old cluster.

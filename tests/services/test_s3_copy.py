@@ -27,14 +27,15 @@ def test_from_disk_to_a_bucket_and_back(
     source = fill(tmp_path / "source")
     source.maintenance.savepoint("before")
     done = source.maintenance.copy("before", url, storage_options=s3.options)
-    assert done.copied_bytes == done.size_bytes == source.manifest().size_bytes
+    assert done.copied_bytes == done.size_bytes == source.checkpoint().manifest.size_bytes
     assert bucket.maintenance.verify("before", deep=True).is_intact
     back = bucket.maintenance.copy("before", str(tmp_path / "back"))
     assert back.copied_bytes == done.size_bytes
     target = StateStore.open(str(tmp_path / "back"), table_format="parquet")
     assert target.maintenance.verify("all", deep=True).is_intact
     digests = [
-        [entry.digest for entry in store.manifest().entries] for store in (source, bucket, target)
+        [entry.digest for entry in store.checkpoint().manifest.entries]
+        for store in (source, bucket, target)
     ]
     assert digests[0] == digests[1] == digests[2]
     assert source.maintenance.copy("before", bucket).found
@@ -63,7 +64,9 @@ def test_a_copy_to_a_bucket_resumes_after_a_failure(
     done = source.maintenance.copy(1, bucket)
     assert done.copied_bytes <= done.size_bytes - there + max(sizes.values())
     assert done.copied_files < done.files
-    named = {f"{p.table.path}/{h.path}" for p in bucket.manifest().parts for h in p.handles}
+    named = {
+        f"{p.table.path}/{h.path}" for p in bucket.checkpoint().manifest.parts for h in p.handles
+    }
     assert not named & left
     assert bucket.maintenance.verify("all", deep=True).is_intact
 

@@ -37,7 +37,7 @@ def test_disk_and_s3(s3: S3Server, url: str, tmp_path: Path, layout: str) -> Non
     (state,) = disk.inspect.diff(1, 2, other=bucket).states
     assert (state.added, state.removed, state.changed) == (0, 0, 1)
 
-    entry = bucket.manifest(2).keyed[0]
+    entry = bucket.checkpoint(2).manifest.keyed[0]
     storage = S3Storage(url, s3.options)
     name = f"{entry.table.path}/{entry.handles[0].path}"
     raw = bytearray(storage.read(name))
@@ -50,4 +50,4 @@ def test_disk_and_s3(s3: S3Server, url: str, tmp_path: Path, layout: str) -> Non
     assert salvaged.lost
     assert {part.filled_from for part in salvaged.lost} == {1}
     assert bucket.maintenance.verify(3, deep=True).broken == ()
-    assert bucket.manifest(3).rows == 200
+    assert bucket.checkpoint(3).manifest.rows == 200

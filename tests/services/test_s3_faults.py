@@ -87,7 +87,7 @@ def test_a_delta_table_is_read_although_an_answer_breaks_off(
     proxy.calm()
     for number in range(snapshots):
         take(store, number)
-    (entry,) = store.manifest().operator
+    (entry,) = store.checkpoint().manifest.operator
     storage, folder = store.parts.storage, entry.table.path
     proxy.calm()
     files = shown_files(storage, folder)
@@ -132,7 +132,7 @@ def test_a_snapshot_publishes_a_table_although_an_answer_breaks_off(
     proxy.calm()
     newest = store.restore(parallelism=1).operator_state("u", "s").per_old_subtask()
     assert newest == [[{"n": len(chosen) + 1}]]
-    (entry,) = store.manifest().operator
+    (entry,) = store.checkpoint().manifest.operator
     assert entry.table.version == len(chosen) + 1  # no entry is in the log twice
 
 

@@ -104,7 +104,9 @@ def test_the_command_takes_urls(
     done = run.invoke(cli, words)
     assert done.exit_code == 0, done.stderr
     words = ["flink", "export", f"{url}/exported", "--store", f"{url}/store"]
-    others = {state.operator for state in StateStore.open(f"{url}/store").manifest().left_out}
+    others = {
+        state.operator for state in StateStore.open(f"{url}/store").checkpoint().manifest.left_out
+    }
     words += [word for name in others for word in ("--leave-out", name)]
     assert run.invoke(cli, words).exit_code == 0
     words = ["flink", "repack", place, f"{url}/repacked", "--max-parallelism", "720"]

@@ -89,7 +89,7 @@ def test_one_of_two_writers_gets_a_conflict_and_leaves_no_files(
     before = storage.list("operators")
     with pytest.raises(CommitConflictError, match=f"checkpoint 2 of {store.url} was committed by"):
         late.__exit__(None, None, None)
-    keyed = [handle for id_ in (1, 2) for handle in store.manifest(id_).keyed[0].handles]
+    keyed = [handle for id_ in (1, 2) for handle in store.checkpoint(id_).manifest.keyed[0].handles]
     parts = [name for name in storage.list("operators") if "/keyed/" in name]
     assert len(parts) == len(keyed) < len(before)
     assert take(store) == 3
@@ -106,7 +106,7 @@ def test_rows_that_cannot_be_stored_leave_no_files(store: StateStore, storage: S
 def test_a_missing_and_a_replaced_file_are_named(store: StateStore, storage: S3Storage) -> None:
     """I7: damage is reported as corruption and not as a network failure."""
     take(store)
-    entry = store.manifest().keyed[0]
+    entry = store.checkpoint().manifest.keyed[0]
     name = f"{entry.table.path}/{entry.handles[0].path}"
     storage.delete(name)
     read = store.restore(parallelism=1).keyed("totals", "total")

@@ -48,7 +48,9 @@ def test_what_spark_wrote_is_read_without_it(
     """I7: s3fs reads the same rows and digests, in a process without a JVM."""
     url, found, _ = taken
     store = StateStore.open(url, storage_options=s3.options)
-    assert [store.manifest(number).keyed[0].digest for number in (1, 2)] == found["digests"]
+    assert [store.checkpoint(number).manifest.keyed[0].digest for number in (1, 2)] == found[
+        "digests"
+    ]
     keyed = store.restore(checkpoint=1, parallelism=2).keyed("totals", "total")
     rows = pa.concat_tables([keyed.to_arrow(subtask) for subtask in range(2)])
     assert sorted(rows["user"].to_pylist()) == found["rows"]
@@ -60,7 +62,7 @@ def test_what_spark_wrote_is_read_without_it(
         checkpoint.write_keyed(
             "totals", "total", rows.select(["user", "total"]), key="user", max_parallelism=3
         )
-    assert other.manifest().keyed[0].digest == found["digests"][0]
+    assert other.checkpoint().manifest.keyed[0].digest == found["digests"][0]
 
 
 @pytest.mark.long
@@ -98,7 +100,7 @@ def test_a_delta_table_needs_no_spark(s3: S3Server, url: str) -> None:
         with store.snapshot(parallelism=1) as checkpoint:
             rows = [{"k": k, "n": number} for k in range(5)]
             checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=4)
-    table = store.manifest().keyed_entry("u", "s").table
+    table = store.checkpoint().manifest.keyed_entry("u", "s").table
     assert (table.format, table.version) == ("delta", 1)
     options = delta_settings(s3.options)
     for version in (0, 1):

@@ -273,7 +273,7 @@ def _look(run: Run, actor: Actor, known: set[int]) -> None:
 
 def _token(store: StateStore, checkpoint_id: int) -> str:
     try:
-        return store.manifest(checkpoint_id).writer.token
+        return store.checkpoint(checkpoint_id).manifest.writer.token
     except CheckpointNotFoundError:
         return ""
 
@@ -281,7 +281,7 @@ def _token(store: StateStore, checkpoint_id: int) -> str:
 def _checkpoint_of(store: StateStore, reference: str) -> int | None:
     """Return the id, 0 if there is none, or None if its files were collected during the read."""
     try:
-        return store.manifest(reference).checkpoint_id
+        return store.checkpoint(reference).checkpoint_id
     except CheckpointNotFoundError as error:
         return None if "garbage-collected" in str(error) else 0
 

@@ -57,7 +57,7 @@ def test_a_fenced_coordinator_does_not_commit(store: StateStore) -> None:
         checkpoint.acknowledge(declare(checkpoint).subtask(0).write(ROWS))
         with opened(store.url).snapshot(parallelism=1) as successor:
             successor.acknowledge(declare(successor).subtask(0).write(ROWS))
-    (entry,) = opened(store.url).manifest().keyed
+    (entry,) = opened(store.url).checkpoint().manifest.keyed
     assert stored_files(store.url) == {Path(handle.path).name for handle in entry.handles}
     assert restored(opened(store.url)) == WANTED
 

@@ -91,7 +91,11 @@ def stored(path: Path) -> set[str]:
 
 def dead(store: StateStore, path: Path) -> set[str]:
     """Return the data files that no visible checkpoint references."""
-    live = {name for number in store.checkpoints() for name in files_of(store.manifest(number))}
+    live = {
+        name
+        for number in store.checkpoints()
+        for name in files_of(store.checkpoint(number).manifest)
+    }
     return stored(path) - live
 
 
@@ -103,7 +107,7 @@ def test_the_next_checkpoint_adopts_the_result(tmp_path: Path) -> None:
     second = change(store, {"u2": 200})
     assert [layer.checkpoint_id for layer in second.layers] == [3]
     assert second.handles != first.handles
-    assert store.manifest().metrics.compaction.files == len(second.handles)  # type: ignore[union-attr]
+    assert store.checkpoint().manifest.metrics.compaction.files == len(second.handles)  # type: ignore[union-attr]
     assert content(store) == ROWS | {"u1": 100, "u2": 200}
     assert store.maintenance.verify(deep=True).is_intact
 

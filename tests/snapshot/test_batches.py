@@ -144,7 +144,7 @@ def test_a_checkpoint_of_an_older_release_counts_unless_a_command_made_it(url: s
     keep(opened(url), "a", checkpoint_id=1)
     opened(url).maintenance.edit("u", "s", put=[{"k": "e", "v": 1}])
     for number in (1, 2):
-        manifest = replace(opened(url).manifest(number), batches=None)
+        manifest = replace(opened(url).checkpoint(number).manifest, batches=None)
         Path(url, manifest_path(number)).write_bytes(manifest_to_json(manifest))
     assert keep(opened(url), "x", checkpoint_id=1).already_committed
     with pytest.raises(CommitConflictError, match="the command 'edit'"):

@@ -88,7 +88,7 @@ def test_other_states_and_the_job_stay(store: StateStore) -> None:
         checkpoint.write_keyed("o", "other", ROWS, key="user_id")
         checkpoint.write_union("o", "offsets", [[{"n": 1}]])
     made = store.bootstrap("u", "totals", ROWS, key="user_id")
-    manifest = store.manifest()
+    manifest = store.checkpoint().manifest
     assert made.max_parallelism == 12
     assert manifest.graph == graph
     assert {(e.state.uid, e.state.name) for e in manifest.entries} == {
@@ -146,6 +146,6 @@ def test_entries_of_maps_and_ttl(store: StateStore) -> None:
         entry="shop",
     )
     assert [column.role for column in made.columns] == ["key", "entry", "value", "time"]
-    entry = store.manifest().keyed_entry("u", "totals")
+    entry = store.checkpoint().manifest.keyed_entry("u", "totals")
     assert (entry.rows, entry.state.kind.value) == (2, "map")
     assert entry.state.ttl == TimeToLive("7d", "used")

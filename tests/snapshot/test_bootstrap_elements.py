@@ -43,7 +43,7 @@ def test_all_other_states_stay(store: StateStore) -> None:
     store.bootstrap("u", "totals", pa.table({"k": [1, 2], "v": [3, 4]}), key="k")
     store.bootstrap("u", "rules", RULES, mode="union")
     store.bootstrap("u", "more", [{"x": 1}], mode="split")
-    assert store.manifest().keyed_entry("u", "totals").rows == 2
+    assert store.checkpoint().manifest.keyed_entry("u", "totals").rows == 2
     assert elements(store, "rules") == [RULES.to_pylist()]
     assert elements(store, "more") == [[{"x": 1}]]
 

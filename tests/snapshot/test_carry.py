@@ -234,7 +234,7 @@ def test_a_commit_checks_only_files_that_the_previous_checkpoint_does_not_refere
     with StateStore.from_storage(storage).snapshot(parallelism=2) as checkpoint:
         write(checkpoint, ("a", "union"), 2, 2)
         checkpoint.carry_rest()
-    (new,) = store.manifest(2).operator
+    (new,) = store.checkpoint(2).manifest.operator
     assert storage.names == [f"{new.table.path}/{handle.path}" for handle in new.handles]
 
 
@@ -310,7 +310,7 @@ def test_a_committed_checkpoint_carries_and_drops_nothing(store: StateStore) -> 
     with store.snapshot(parallelism=2, batch=("job", 1)) as checkpoint:
         checkpoint.carry_rest()
     with store.snapshot(parallelism=2, batch=("job", 1)) as checkpoint:
-        assert checkpoint.carry("a", "k1") == store.manifest().keyed_entry("a", "k1")
+        assert checkpoint.carry("a", "k1") == store.checkpoint().manifest.keyed_entry("a", "k1")
         with pytest.raises(StateNotFoundError):
             checkpoint.carry("a", "other")
         checkpoint.drop("a", "union")
@@ -363,7 +363,7 @@ def test_recorded_losses_follow_an_operator_to_its_new_uid(store: StateStore) ->
     with store.snapshot(graph=renamed) as checkpoint:
         checkpoint.carry_rest()
     assert ("b", "k1") in content(store)
-    assert [one.label for one in store.manifest().left_out] == ["b/k1:0-1", "c"]
+    assert [one.label for one in store.checkpoint().manifest.left_out] == ["b/k1:0-1", "c"]
 
 
 def test_the_state_of_a_renamed_operator_does_not_block_a_new_one(tmp_path: Path) -> None:

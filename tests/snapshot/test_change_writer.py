@@ -102,7 +102,7 @@ def test_only_changes_are_written(store: StateStore, tmp_path: Path) -> None:
     before = files(tmp_path)
     entry = change(store, table({"u1": 100, "new": 7}), keys("u2", "nobody"))
     (layer,) = entry.layers
-    assert entry.handles == store.manifest(1).keyed[0].handles
+    assert entry.handles == store.checkpoint(1).manifest.keyed[0].handles
     assert len(files(tmp_path) - before) == len(layer.entry.handles) == 1
     assert layer.entry.rows == 4
     wanted = {k: v for k, v in ROWS.items() if k != "u2"} | {"u1": 100, "new": 7}
@@ -242,7 +242,7 @@ def test_a_retry_of_a_committed_id_writes_nothing(store: StateStore, tmp_path: P
                 entry = checkpoint.write_changes(
                     "u", "s", Changes(table({"u1": 5}), keys("u9")), key="k"
                 )
-        assert entry == store.manifest(2).keyed[0]
+        assert entry == store.checkpoint(2).manifest.keyed[0]
     assert files(tmp_path) == before
     assert content(store) == ROWS | {"u1": 100}
 
@@ -389,7 +389,7 @@ def test_overdue_changes_are_folded_in_the_same_checkpoint(tmp_path: Path) -> No
     store = opened(tmp_path, FOLD_ALL)
     full(store)
     change(store, table({"u1": 100}))
-    assert store.manifest().keyed[0].layers == ()
+    assert store.checkpoint().manifest.keyed[0].layers == ()
     assert content(store) == ROWS | {"u1": 100}
     assert content(store, 1) == ROWS
 
@@ -414,8 +414,8 @@ def test_a_layer_is_read_once_for_all_folded_key_groups(tmp_path: Path) -> None:
     change(counting, table({"u1": 101}))
     read = Counter(Counting.read_names)
     change(counting, table({"u1": 101}))
-    assert len(counting.manifest().keyed[0].layers) == 1
-    assert len(counting.manifest().keyed[0].handles) > 3
+    assert len(counting.checkpoint().manifest.keyed[0].layers) == 1
+    assert len(counting.checkpoint().manifest.keyed[0].handles) > 3
     assert [read[f"{layer.table.path}/{handle.path}"] for handle in layer.handles] == [1]
     assert content(store) == dict.fromkeys(ROWS, 100) | {"u1": 101}
 
@@ -456,11 +456,14 @@ def test_changes_from_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert content(store) == {k: v for k, v in ROWS.items() if k not in ("u2", "u3", "u5")} | {
         "u4": 7
     }
-    assert store.manifest().keyed[0].table.version == store.manifest(1).keyed[0].table.version
+    assert (
+        store.checkpoint().manifest.keyed[0].table.version
+        == store.checkpoint(1).manifest.keyed[0].table.version
+    )
     rows: dict[str, Any]
     for rows in ({}, {"u7": 7, "u8": 8}):
         all_rows = spark.createDataFrame([*rows.items()], "k string, v long")
-        layers = len(store.manifest().keyed[0].layers)
+        layers = len(store.checkpoint().manifest.keyed[0].layers)
         with store.snapshot(parallelism=3) as checkpoint:
             entry = checkpoint.write_changes_against("u", "s", all_rows, key="k")
         assert content(store) == rows
@@ -474,7 +477,7 @@ def test_changes_from_spark(spark: SparkSession, tmp_path: Path) -> None:
         checkpoint.write_changes_against("u", "s", twice, key="k")
     assert files(tmp_path) == before
     store.maintenance.compact(everything=True)
-    entry = store.manifest().keyed[0]
+    entry = store.checkpoint().manifest.keyed[0]
     assert (entry.layers, content(store)) == ((), rows)
     delta = spark.read.format("delta").load(str(tmp_path / "store" / entry.table.path))
     assert {row.k: row.v for row in delta.collect()} == rows
@@ -497,7 +500,7 @@ def test_changes_build_on_the_state_of_a_renamed_operator(tmp_path: Path, base: 
         checkpoint.write_keyed("old", "s", table({"a": 1, "b": 2}), key="k", max_parallelism=16)
     with store.snapshot(graph=without_uids("new")) as checkpoint:
         checkpoint.write_changes("new", "s", table({"b": 3}), base=base)
-    (entry,) = store.manifest().keyed
+    (entry,) = store.checkpoint().manifest.keyed
     assert (entry.state.uid, len(entry.layers)) == ("new", 1)
     rows = store.restore(parallelism=1).keyed("new", "s").to_arrow(0)
     assert {row["k"]: row["v"] for row in rows.to_pylist()} == {"a": 1, "b": 3}
@@ -517,4 +520,4 @@ def test_changes_never_build_on_the_state_of_another_operator(
         with pytest.raises(StateNotFoundError, match=other):
             write("x", "s", table({"c": 3}), base=1, key="k")
         checkpoint.carry("y", "s")
-    assert [entry.state.uid for entry in store.manifest().keyed] == ["y"]
+    assert [entry.state.uid for entry in store.checkpoint().manifest.keyed] == ["y"]

@@ -87,7 +87,7 @@ def test_a_purge_starts_a_new_log(url: Path, spark: SparkSession) -> None:
     assert done.logs == ("operators/users/keyed/totals",)
     assert not {*before} - {*log_of(url, "other")}
     assert in_delta(url) == sorted(USERS) == in_spark(spark, url)
-    version = store.manifest().keyed_entry("users", "totals").table.version
+    version = store.checkpoint().manifest.keyed_entry("users", "totals").table.version
     assert in_delta(url, version=version) == sorted(USERS)
     store.maintenance.forget(OperatorKey("other", KEY), search=False)
     store.maintenance.gc(minimum_age="0")
@@ -126,12 +126,12 @@ def test_a_copy_has_the_format_of_its_target(
     plain = StateStore.open(str(tmp_path / "plain"), table_format="parquet")
     store.maintenance.copy("latest", plain)
     assert log_of(tmp_path / "plain") == []
-    table = plain.manifest().keyed_entry("users", "totals").table
+    table = plain.checkpoint().manifest.keyed_entry("users", "totals").table
     assert (table.format, table.version) == ("parquet", None)
     store.maintenance.copy("latest", str(tmp_path / "delta"))
     target = StateStore.open(str(tmp_path / "delta"))
     assert (
         in_delta(tmp_path / "delta") == sorted([*USERS, KEY]) == in_spark(spark, Path(target.url))
     )
-    assert target.manifest().keyed_entry("users", "totals").table.version == 0
+    assert target.checkpoint().manifest.keyed_entry("users", "totals").table.version == 0
     assert target.maintenance.verify(deep=True).is_intact

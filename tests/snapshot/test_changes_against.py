@@ -96,7 +96,7 @@ def test_without_a_previous_state_all_rows_are_written(
 def test_key_groups_with_the_same_digest_are_not_read(store: StateStore, tmp_path: Path) -> None:
     """If a key group is unchanged its file may be unreadable; otherwise it may not."""
     full(store, layout="partitioned")
-    entry = store.manifest().keyed[0]
+    entry = store.checkpoint().manifest.keyed[0]
     group = key_group_of("u1", max_parallelism=16)
     for handle in entry.handles:
         if group not in handle.key_groups:
@@ -144,12 +144,12 @@ def test_the_changes_are_compacted_by_the_policy(tmp_path: Path) -> None:
     full(store)
     rows: dict[str, Any] = {"a": 1} | dict(list(ROWS.items())[5:])
     against(store, pa.table(table(rows)))
-    assert store.manifest().keyed[0].layers == ()
+    assert store.checkpoint().manifest.keyed[0].layers == ()
     assert content(store) == rows
 
 
 def recorded(store: StateStore, checkpoint: int | str = "latest") -> RowSet | None:
-    return store.manifest(checkpoint).keyed_entry("u", "s").contents
+    return store.checkpoint(checkpoint).manifest.keyed_entry("u", "s").contents
 
 
 def test_rows_and_digest_are_recorded_and_a_restore_reads_no_file_for_them(
@@ -217,7 +217,7 @@ def test_compaction_keeps_the_recorded_rows(tmp_path: Path) -> None:
         assert known.rows == len(rows)
         assert content(store) == rows
     assert entry.layers
-    assert [len(layer.live) for layer in store.manifest().keyed[0].layers] != [1]
+    assert [len(layer.live) for layer in store.checkpoint().manifest.keyed[0].layers] != [1]
 
 
 def test_replaced_files_have_no_recorded_rows(store: StateStore) -> None:

@@ -48,10 +48,10 @@ def test_a_store_object_claims_one_generation(url: str) -> None:
         take(store)
     (claim,) = claims(url)
     assert (claim.generation, claim.announced_id) == (1, 0)
-    writers = [store.manifest(checkpoint).writer for checkpoint in (1, 2, 3)]
+    writers = [store.checkpoint(checkpoint).manifest.writer for checkpoint in (1, 2, 3)]
     assert {(writer.generation, writer.name) for writer in writers} == {(1, claim.name)}
     take(opened(url))
-    assert store.manifest().writer.generation == 2
+    assert store.checkpoint().manifest.writer.generation == 2
 
 
 @pytest.mark.parametrize("command", ["compact", "edit", "purge", "rekey"])
@@ -211,7 +211,7 @@ def test_a_forked_process_is_another_writer(url: str, monkeypatch: pytest.Monkey
     first, second = claims(url)
     assert second.name.endswith(":77")
     assert first.token != second.token
-    assert store.manifest().writer.generation == 2
+    assert store.checkpoint().manifest.writer.generation == 2
 
 
 def test_a_process_forked_during_a_commit_does_not_wait_for_it(
@@ -314,7 +314,7 @@ def test_a_stalled_writer_cannot_commit_its_checkpoint(url: str) -> None:
         assert part in message
     assert stored_files(url) < before
     assert successor.checkpoints() == (1, 2, 3)
-    assert [successor.manifest(at).writer.generation for at in (1, 2, 3)] == [1, 2, 2]
+    assert [successor.checkpoint(at).manifest.writer.generation for at in (1, 2, 3)] == [1, 2, 2]
 
 
 def test_a_stalled_writer_cannot_begin_another_checkpoint(url: str) -> None:
@@ -377,7 +377,7 @@ def test_a_replaced_writer_that_still_publishes_does_not_block_others(
         monkeypatch.setattr("statestore.delta.backend.add_checkpoint", loaded)
         take(newest)
         assert len(loads) == 3  # twice by the newest writer
-    (kept,) = newest.manifest(2).keyed
+    (kept,) = newest.checkpoint(2).manifest.keyed
     table = DeltaTable(f"{url}/{kept.table.path}")
     assert table.version() == kept.table.version
     assert {*table.get_add_actions().column("path").to_pylist()} == {
@@ -430,11 +430,11 @@ def test_a_late_put_does_not_hide_other_checkpoints(
     with pytest.raises(CommitConflictError, match=r"generation \d") as told, checkpoint:
         checkpoint.write_keyed("u", "n", ROWS, key="k")
     ids = store.checkpoints()
-    is_there = number in ids and store.manifest(number).writer == writer
+    is_there = number in ids and store.checkpoint(number).manifest.writer == writer
     assert isinstance(told.value, LateCommitError) == is_there
     assert ids == tuple(sorted({1, number, *theirs} if is_there else {1, *theirs}))
     assert ids[-1] == theirs[-1]
-    generations = [store.manifest(checkpoint).writer.generation for checkpoint in ids]
+    generations = [store.checkpoint(checkpoint).manifest.writer.generation for checkpoint in ids]
     assert generations == sorted(generations)
 
 

@@ -36,24 +36,24 @@ def with_entry(manifest: Manifest, entry: KeyedEntry) -> Manifest:
 
 def test_a_parallelism_is_computed_from_the_bytes_of_base_and_changes(state: Checkpoints) -> None:
     target = RestoreTarget(parallelism="auto", bytes_per_task=10**6)
-    (choice,) = plan_target(state.store.manifest(), target).choices
+    (choice,) = plan_target(state.store.checkpoint().manifest, target).choices
     # The shares of a file are rounded up to bytes.
-    entry = state.store.manifest().keyed[0]
+    entry = state.store.checkpoint().manifest.keyed[0]
     rounded = GROUPS * entry.files
     assert 0 <= choice.decision.total_bytes - entry.size_bytes <= rounded
-    (base,) = plan_target(state.store.manifest(1), target).choices
+    (base,) = plan_target(state.store.checkpoint(1).manifest, target).choices
     assert choice.decision.total_bytes > 1.5 * base.decision.total_bytes
 
 
 def test_folded_changes_do_not_count(state: Checkpoints) -> None:
-    manifest = state.store.manifest()
+    manifest = state.store.checkpoint().manifest
     (entry,) = manifest.keyed
     layers = tuple(live_without(layer, [HALF]) for layer in entry.layers)
     half = replace(entry, layers=tuple(layer for layer in layers if layer is not None))
     target = RestoreTarget(parallelism="auto", bytes_per_task=1)
     sizes = [
         plan_target(found, target).choices[0].decision.byte_range_bytes
-        for found in (state.store.manifest(1), with_entry(manifest, half), manifest)
+        for found in (state.store.checkpoint(1).manifest, with_entry(manifest, half), manifest)
     ]
     base, folded, whole = sizes
     assert folded[: GROUPS // 2] == base[: GROUPS // 2]
@@ -62,19 +62,19 @@ def test_folded_changes_do_not_count(state: Checkpoints) -> None:
 
 
 def test_a_plan_shows_the_rows_of_changes(state: Checkpoints) -> None:
-    plan = plan_restore(state.store.manifest(), 3)
+    plan = plan_restore(state.store.checkpoint().manifest, 3)
     (operator,) = plan.operators
     assert sum(subtask.rows for subtask in operator.subtasks) == 420
     assert sum(subtask.changed_rows for subtask in operator.subtasks) == 220
     assert plan.read_amplification == operator.read_amplification == 420 / 200
     assert "of them changes" in str(plan)
-    base = plan_restore(state.store.manifest(1), 3)
+    base = plan_restore(state.store.checkpoint(1).manifest, 3)
     assert base.read_amplification is None
     assert "changes" not in str(base)
 
 
 def test_placement_includes_files_of_changes(state: Checkpoints) -> None:
-    manifest = state.store.manifest()
+    manifest = state.store.checkpoint().manifest
     (entry,) = manifest.keyed
     (first, *rest) = entry.layers
     at_b = tuple(replace(handle, host="b") for handle in first.entry.handles)
@@ -94,7 +94,7 @@ def test_the_layout_of_the_next_snapshot_depends_on_the_rows_of_the_base(
 
 
 def test_the_bytes_of_key_groups_add_up_to_the_file(state: Checkpoints) -> None:
-    handle = state.store.manifest().keyed[0].handles[0]
+    handle = state.store.checkpoint().manifest.keyed[0].handles[0]
     shares = handle.group_bytes()
     assert len(shares) == len(handle.key_groups)
     assert 0 <= sum(shares) - handle.size_bytes <= len(handle.key_groups)

@@ -54,7 +54,11 @@ def rows_of(store: StateStore, uid: str, checkpoint: int | str = "latest") -> li
 
 def lists_of(store: StateStore, checkpoint: int | str = "latest") -> list[str]:
     """Return the lists of a checkpoint by operator; a base's list precedes those of its changes."""
-    return [name for part in store.manifest(checkpoint).parts if (name := list_of(part.handles))]
+    return [
+        name
+        for part in store.checkpoint(checkpoint).manifest.parts
+        if (name := list_of(part.handles))
+    ]
 
 
 def on_disk(store: StateStore) -> set[str]:
@@ -88,7 +92,7 @@ def test_a_checkpoint_that_carries_all_states_reads_no_list(store: StateStore) -
     again = over(storage)
     with again.snapshot(parallelism=2) as checkpoint:
         checkpoint.carry_rest()
-    assert [again.manifest(one).rows for one in again.checkpoints()] == [40] * 3
+    assert [again.checkpoint(one).manifest.rows for one in again.checkpoints()] == [40] * 3
     again.maintenance.expire(retain=1, dry_run=True)
     both = {lists_of(store, 1)[1], lists_of(store)[1]}  # files that may be shared count once
     assert {name for name in storage.names if name.startswith("files/")} == both
@@ -161,7 +165,7 @@ def test_lists_are_collected_with_the_last_checkpoint_that_references_them(
     )
     assert on_disk(store) == {a, other}
     # What is left after the lists are the files that ``statestore list`` counts.
-    manifest, live, lists = store.manifest(), collected.live, collected.live_lists
+    manifest, live, lists = store.checkpoint().manifest, collected.live, collected.live_lists
     assert (lists.files, live.files - lists.files) == (2, manifest.files)
     assert live.size_bytes - lists.size_bytes == manifest.size_bytes
     assert (collected.strays, collected.stray.files) == ((), 0)

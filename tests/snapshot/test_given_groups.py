@@ -95,7 +95,7 @@ def test_restored_rows_can_be_written_again(
             assert store.checkpoints() == (1,)
             return
         put(store, call, rows, FORMS[form])
-        assert store.manifest().keyed[0].state.schema.names == ("k", "v")
+        assert store.checkpoint().manifest.keyed[0].state.schema.names == ("k", "v")
         expected = {} if call == "deletes" else content
         assert {row["k"]: row["v"] for row in rows_of(store).to_pylist()} == expected
 
@@ -121,7 +121,7 @@ def test_key_groups_are_not_checked_with_regroup(tmp_path: Path) -> None:
     rows = rows_of(store)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=64, regroup=True)
-    assert store.manifest().keyed[0].state.max_parallelism == 64
+    assert store.checkpoint().manifest.keyed[0].state.max_parallelism == 64
     elsewhere = opened(tmp_path / "other")
     with (
         pytest.raises(InvalidArgumentError, match="from another max parallelism"),

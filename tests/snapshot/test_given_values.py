@@ -42,7 +42,7 @@ def put(store: StateStore, rows: Any, **options: Any) -> None:
 
 def change(store: StateStore, **changes: Any) -> None:
     options: dict[str, Any] = {}
-    state = store.manifest().keyed_entry("u", "n").state
+    state = store.checkpoint().manifest.keyed_entry("u", "n").state
     if state.entry:
         options = {"kind": state.kind, "entry": state.entry, "namespace": state.namespace}
     with store.snapshot(parallelism=2) as checkpoint:
@@ -399,7 +399,9 @@ def test_dictionaries_get_the_stored_types_if_these_fit(store: StateStore) -> No
     given = [{"k": 7, "n": Decimal("0.5"), "d": 2, "none": None}]
     put(store, given)
     assert rows_in(store, state="n") == given
-    assert arrow_schema(store.manifest().keyed_entry("u", "n").state.schema) == rows.schema
+    assert (
+        arrow_schema(store.checkpoint().manifest.keyed_entry("u", "n").state.schema) == rows.schema
+    )
 
 
 def test_dictionaries_that_do_not_fit_the_stored_types_get_wider_ones(store: StateStore) -> None:

@@ -58,7 +58,7 @@ def take(store: StateStore, graph: JobGraph) -> None:
 def test_a_checkpoint_keeps_the_graph_of_its_job(store: StateStore) -> None:
     graph = job()
     take(store, graph)
-    manifest = store.manifest()
+    manifest = store.checkpoint().manifest
     assert manifest.graph == graph
     assert manifest.parallelism == 4
     ids = operator_ids(graph)

@@ -43,7 +43,7 @@ def test_a_timestamp_has_the_given_precision(store: StateStore, digits: int, zon
     rows = pa.table({"k": moments, "v": range(28)})
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("u", "n", rows, key="k", **SQL, key_types=name)
-    assert store.manifest().keyed_entry("u", "n").state.key_types == (name,)
+    assert store.checkpoint().manifest.keyed_entry("u", "n").state.key_types == (name,)
     groups_of(store, name, hash_scheme="flink-sql")
     again = store.restore(parallelism=1).keyed("u", "n").to_arrow(0)
     with store.snapshot(parallelism=2) as checkpoint:
@@ -67,7 +67,7 @@ def test_a_type_has_one_stored_name(store: StateStore, asked: Any) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         rows = pa.table({"k": range(-20, 20), "v": range(40)})
         checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=128, key_types=asked)
-    assert store.manifest().keyed_entry("u", "n").state.key_types == ("Integer",)
+    assert store.checkpoint().manifest.keyed_entry("u", "n").state.key_types == ("Integer",)
     groups_of(store, "int")
 
 
@@ -111,7 +111,7 @@ def test_a_uuid_can_be_a_key(store: StateStore, form: str) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         rows = pa.table({"k": column, "v": range(40)})
         checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=128, key_types=said)
-    assert store.manifest().keyed_entry("u", "n").state.key_types == ("UUID",)
+    assert store.checkpoint().manifest.keyed_entry("u", "n").state.key_types == ("UUID",)
     groups_of(store, "UUID")
     state = store.restore(parallelism=2).keyed("u", "n")
     assert [state.get(one)[0]["v"] for one in IDS] == list(range(40))

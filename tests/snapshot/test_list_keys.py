@@ -204,7 +204,7 @@ def test_spark_and_delta_read_the_lists(spark: SparkSession, tmp_path: Path, lay
         checkpoint.write_keyed(
             "u", "s", spark.createDataFrame(rows_of(rows)), kind="map", **OPTIONS
         )
-    path = f"{store.url}/{store.manifest(1).keyed_entry('u', 's').table.path}"
+    path = f"{store.url}/{store.checkpoint(1).manifest.keyed_entry('u', 's').table.path}"
     for read in (spark.read.format("delta").load(path), spark.sql(f"SELECT * FROM delta.`{path}`")):
         assert taken(read.toArrow().to_pylist()) == wanted(rows)
     equal = spark.read.format("delta").load(path).where("k = array(array('a'), array('b'))")

@@ -78,7 +78,7 @@ def store(tmp_path: Path, ears: Ears) -> StateStore:
 
 
 def figures(store: StateStore) -> CheckpointMetrics:
-    metrics = store.manifest().metrics
+    metrics = store.checkpoint().manifest.metrics
     assert metrics is not None
     return metrics
 
@@ -107,7 +107,7 @@ def test_a_full_checkpoint_has_written_everything_it_references(
     store: StateStore, ears: Ears
 ) -> None:
     fill(store)
-    manifest, metrics = store.manifest(), figures(store)
+    manifest, metrics = store.checkpoint().manifest, figures(store)
     keyed, operator = manifest.keyed[0], manifest.operator[0]
     assert metrics.written == Amount(102, manifest.size_bytes, manifest.files)
     assert metrics.files_written == manifest.files
@@ -134,11 +134,11 @@ def test_written_changes_are_measured_separately_from_carried_files(store: State
             max_parallelism=16,
         )
         checkpoint.carry_rest()
-    metrics, layer = figures(store), store.manifest().keyed[0].layers[0].entry
+    metrics, layer = figures(store), store.checkpoint().manifest.keyed[0].layers[0].entry
     assert metrics.written == Amount(3, layer.size_bytes, layer.files)
     assert metrics.changed_share == state_of(metrics, "s").changed_share == 0.03
     assert state_of(metrics, "files").written == Amount()
-    assert metrics.files_written < store.manifest().files
+    assert metrics.files_written < store.checkpoint().manifest.files
     assert checkpoint.metrics is not None
     assert checkpoint.metrics.states == metrics.states
 
@@ -149,7 +149,7 @@ def test_background_compaction_is_measured_separately(tmp_path: Path) -> None:
     layered.change({("u001", 0): 5})
     layered.change({("u002", 0): 5})
     layered.change({("u003", 0): 5})
-    manifest, metrics = layered.store.manifest(), figures(layered.store)
+    manifest, metrics = layered.store.checkpoint().manifest, figures(layered.store)
     (entry,) = manifest.keyed
     layer, _ = entry.layers  # of the first two, which have been merged
     assert metrics.written.rows == 1
@@ -164,7 +164,7 @@ def test_a_compact_command_writes_nothing_else(tmp_path: Path, ears: Ears) -> No
     layered.change({("u001", 0): 5})
     layered.store.add_listener(ears)
     layered.store.maintenance.compact(everything=True)
-    metrics, manifest = figures(layered.store), layered.store.manifest()
+    metrics, manifest = figures(layered.store), layered.store.checkpoint().manifest
     assert (metrics.written, metrics.changed_share) == (Amount(), 0)
     assert 0 < metrics.compaction.files <= manifest.files
     assert [event.checkpoint_id for event in ears.committed] == [3]
@@ -264,7 +264,7 @@ def test_a_retry_of_a_committed_checkpoint_is_not_reported(store: StateStore, ea
     take(store, 7)
     again = take(store, 7)
     assert ears.counts == (1, 0, 0)
-    assert again.metrics == store.manifest(7).metrics
+    assert again.metrics == store.checkpoint(7).manifest.metrics
 
 
 def test_a_restore_is_reported_with_the_size_of_its_states(store: StateStore, ears: Ears) -> None:
@@ -314,7 +314,7 @@ def test_each_checkpoint_and_restore_is_logged_in_one_line(
     caplog.set_level(logging.INFO, logger="statestore")
     fill(store)
     store.restore(parallelism=3)
-    manifest = store.manifest()
+    manifest = store.checkpoint().manifest
     committed, restored = [record.getMessage() for record in caplog.records]
     assert committed.startswith(f"checkpoint 1 of {store.url} committed in ")
     written = f"102 rows, {manifest.size_bytes} bytes in {manifest.files} files written"
@@ -329,4 +329,4 @@ def test_the_library_does_not_configure_logging() -> None:
 
 def test_older_manifests_have_no_metrics() -> None:
     golden = Path(__file__).parent.parent / "golden" / "store_v1"
-    assert StateStore.open(str(golden)).manifest().metrics is None
+    assert StateStore.open(str(golden)).checkpoint().manifest.metrics is None

@@ -25,7 +25,7 @@ def layered(tmp_path: Path, request: pytest.FixtureRequest) -> Checkpoints:
 
 def with_groups(layered: Checkpoints, groups: set[int], most: int = GROUPS) -> set[str]:
     """Return the data files, base and changes, that have any of these stored key groups."""
-    entry = layered.store.manifest().keyed[0]
+    entry = layered.store.checkpoint().manifest.keyed[0]
     return {
         f"{part.table.path}/{handle.path}"
         for part in entry.parts

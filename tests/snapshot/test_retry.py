@@ -33,14 +33,14 @@ def test_a_retry_of_a_visible_id_writes_nothing(url: str) -> None:
         assert again.already_committed
         assert again.id == 1
         keyed = again.write_keyed("u", "n", object(), key="k")
-        assert keyed == store.manifest().keyed_entry("u", "n")
+        assert keyed == store.checkpoint().manifest.keyed_entry("u", "n")
         assert (
             again.write_keyed("u", "m", object(), kind="map", entry="v", key="k").state.name == "m"
         )
         assert again.write_union("source", "offsets", object()).counts == (1, 1)
         with pytest.raises(StateNotFoundError, match="no state 'other'"):
             again.write_keyed("u", "other", ROWS, key="k")
-    assert again.manifest == store.manifest() == first.manifest
+    assert again.manifest == store.checkpoint().manifest == first.manifest
     assert {path: path.stat().st_mtime_ns for path in Path(url).rglob("*")} == before
     with pytest.raises(InvalidArgumentError, match="take another snapshot"), again:
         raise AssertionError
@@ -102,7 +102,7 @@ def test_a_retried_batch_answers_each_call_as_its_first_attempt(url: str) -> Non
         with opened(url).snapshot(parallelism=1, batch=("job", 1)) as checkpoint:
             answers.append({name: call(checkpoint) for name, call in CALLS.items()})
         assert checkpoint.already_committed == bool(attempt)
-        assert checkpoint.manifest == opened(url).manifest(3)
+        assert checkpoint.manifest == opened(url).checkpoint(3).manifest
         assert checkpoint.id == 3
     assert answers[0] == answers[1]
     assert opened(url).checkpoints() == (1, 2, 3)

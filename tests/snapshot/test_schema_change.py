@@ -79,7 +79,7 @@ def test_a_narrower_type_is_refused_before_any_write(
     written = files(store)
     with pytest.raises(SchemaMismatchError, match="which cannot be widened to") as caught:
         take(store, after)
-    assert str(store.manifest().keyed[0].state.schema) in str(caught.value)
+    assert str(store.checkpoint().manifest.keyed[0].state.schema) in str(caught.value)
     assert (files(store), store.checkpoints()) == (written, (1,))
 
 
@@ -90,7 +90,7 @@ def test_a_rename_is_declared(store: StateStore) -> None:
         take(store, {"new": [1, 2], "x": [1, 2]})
     for _ in range(2):
         take(store, {"new": [1, 2], "x": [1, 2]}, renamed={"old": "new"})
-    assert store.manifest().keyed[0].state.schema.names == ("k", "new", "x")
+    assert store.checkpoint().manifest.keyed[0].state.schema.names == ("k", "new", "x")
     assert read(store, 1).column_names == ["k", "old", "x"]
     assert store.checkpoints() == (1, 2, 3)
 
@@ -110,7 +110,7 @@ def test_a_removed_and_an_added_column_are_declared(store: StateStore) -> None:
 
 def test_a_first_checkpoint_has_nothing_to_rename(store: StateStore) -> None:
     take(store, {"new": [1, 2]}, renamed={"old": "new"}, dropped=["older"])
-    assert store.manifest().keyed[0].state.values == ("new",)
+    assert store.checkpoint().manifest.keyed[0].state.values == ("new",)
 
 
 def test_subtasks_write_the_changed_columns(store: StateStore) -> None:

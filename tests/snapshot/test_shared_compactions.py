@@ -71,7 +71,7 @@ def test_a_snapshot_that_is_slow_after_its_put_deletes_no_newer_result(
     goes_on.set()
     adopting.join()
     assert store.checkpoints() == (1, 2, 3, 4, 5)
-    assert [layer.checkpoint_id for layer in store.manifest().keyed[0].layers] == [5]
+    assert [layer.checkpoint_id for layer in store.checkpoint().manifest.keyed[0].layers] == [5]
     assert store.maintenance.verify(deep=True).is_intact
     assert content(store) == ROWS | {"u1": 100, "u2": 200, "u3": 300, "u4": 400}
 
@@ -117,7 +117,9 @@ def test_commits_at_the_same_time_start_one_compaction(
     monkeypatch.setattr(background, "needs_compaction", needed)
     monkeypatch.setattr(background, "Thread", Counted)
     commits = [
-        threading.Thread(target=store.parts.background.snapshot_ended, args=(store.manifest(), 0))
+        threading.Thread(
+            target=store.parts.background.snapshot_ended, args=(store.checkpoint().manifest, 0)
+        )
         for _ in range(2)
     ]
     for thread in commits:

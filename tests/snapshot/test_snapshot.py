@@ -37,7 +37,7 @@ def test_states_and_offsets_become_visible_together(store: StateStore) -> None:
                 getattr(checkpoint, known)
     assert checkpoint.id == 1
     assert store.checkpoints() == (1,)
-    assert store.manifest() == checkpoint.manifest
+    assert store.checkpoint().manifest == checkpoint.manifest
     assert (checkpoint.manifest.parallelism, checkpoint.manifest.uids) == (2, ("source", "u"))
 
 
@@ -69,7 +69,7 @@ def test_a_file_with_the_wrong_size_stops_the_commit(
 def test_every_referenced_file_has_the_recorded_size_and_digest(store: StateStore) -> None:
     """I5: and there are no other files."""
     take(store)
-    manifest = store.manifest()
+    manifest = store.checkpoint().manifest
     named = {f"{e.table.path}/{h.path}": h for e in manifest.entries for h in e.handles}
     assert sorted(name.rpartition("/")[2] for name in named) == files(store)
     for name, handle in named.items():
@@ -100,7 +100,7 @@ def test_a_refused_state_can_be_omitted(store: StateStore) -> None:
         with pytest.raises(DuplicateKeyError):
             checkpoint.write_keyed("u", "twice", [{"k": 1}, {"k": 1}], key="k")
         checkpoint.write_keyed("u", "n", ROWS, key="k")
-    assert [entry.state.name for entry in store.manifest().entries] == ["n"]
+    assert [entry.state.name for entry in store.checkpoint().manifest.entries] == ["n"]
 
 
 def test_one_of_two_concurrent_writers_commits(store: StateStore) -> None:
@@ -111,7 +111,7 @@ def test_one_of_two_concurrent_writers_commits(store: StateStore) -> None:
             second.write_keyed("u", "n", ROWS, key="k")
             with first:
                 first.write_keyed("u", "n", ROWS, key="k")
-    assert len(files(store)) == len(store.manifest().keyed[0].handles)
+    assert len(files(store)) == len(store.checkpoint().manifest.keyed[0].handles)
     assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).num_rows == 3
     take(store)
     assert store.checkpoints() == (1, 2)
@@ -212,7 +212,7 @@ def test_the_writer_and_the_times_are_recorded(store: StateStore) -> None:
     """Each attempt has a token of its own."""
     take(store)
     take(store)
-    first, second = (store.manifest(checkpoint) for checkpoint in (1, 2))
+    first, second = (store.checkpoint(checkpoint).manifest for checkpoint in (1, 2))
     assert first.started_at_ms <= first.created_at_ms <= second.started_at_ms
     assert first.writer.token != second.writer.token
     assert first.writer.name == second.writer.name

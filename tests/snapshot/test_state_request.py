@@ -250,7 +250,7 @@ def test_a_state_can_be_written_once_per_checkpoint(store: StateStore) -> None:
                 again()
         checkpoint.write_keyed("u", "other", ROWS, key="k")
         checkpoint.write_keyed("v", "n", ROWS, key="k")
-    assert len(store.manifest().entries) == 3
+    assert len(store.checkpoint().manifest.entries) == 3
 
 
 @pytest.mark.parametrize(("uid", "name"), [("", "n"), ("u", ""), ("x" * 201, "n"), ("u", "\ud800")])

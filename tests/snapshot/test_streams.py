@@ -138,7 +138,7 @@ def _parts(rows: pa.Table) -> list[pa.Table]:
 def _stored(store: StateStore) -> list[Any]:
     """The contents of each checkpoint: the rows and the digest of every state."""
     found = []
-    for number in range(1, store.manifest().checkpoint_id + 1):
+    for number in range(1, store.checkpoint().checkpoint_id + 1):
         restored = store.restore(checkpoint=number, parallelism=1, now_ms=NOW)
         for entry in restored.manifest.keyed:
             rows = restored.keyed(entry.state.uid, entry.state.name).to_arrow(0)

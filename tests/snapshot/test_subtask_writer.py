@@ -98,7 +98,7 @@ def test_processes_write_their_parts_and_one_commits(store: StateStore) -> None:
         one = checkpoint.write_keyed(
             "u", "n", table(ROWS), key="user", max_parallelism=MAX_PARALLELISM
         )
-    (many,) = store.manifest().keyed
+    (many,) = store.checkpoint().manifest.keyed
     assert many.state == one.state
     assert (many.rows, many.digest) == (one.rows, one.digest)
 
@@ -154,7 +154,7 @@ def test_a_subtask_without_rows_acknowledges_no_files(store: StateStore, nothing
         answer = declare(checkpoint).subtask(0).write(nothing)
         assert answer.entry.handles == ()
         assert checkpoint.acknowledge(Acknowledgement.from_json(answer.to_json()))
-    assert store.manifest().rows == 0
+    assert store.checkpoint().manifest.rows == 0
     assert stored_files(store.url) == set()
 
 
@@ -174,7 +174,7 @@ def test_written_and_acknowledged_states_are_one_commit(store: StateStore) -> No
         for subtask in range(2):
             checkpoint.acknowledge(writer.subtask(subtask).write(rows_of(writer, subtask)))
             checkpoint.acknowledge(timers.subtask(subtask).write([]))
-    assert [e.state.name for e in store.manifest().keyed] == ["other", "n", "t"]
+    assert [e.state.name for e in store.checkpoint().manifest.keyed] == ["other", "n", "t"]
 
 
 @pytest.mark.parametrize("run_bytes", [1, 200, 10**9])
@@ -193,7 +193,10 @@ def test_a_state_of_any_size_is_written_alike(
         checkpoint.write_keyed("u", "alone", table(ROWS), key="user")
     assert restored(store) == WANTED
     assert store.maintenance.verify(deep=True).is_intact
-    many, alone = store.manifest().keyed_entry("u", "n"), store.manifest().keyed_entry("u", "alone")
+    many, alone = (
+        store.checkpoint().manifest.keyed_entry("u", "n"),
+        store.checkpoint().manifest.keyed_entry("u", "alone"),
+    )
     assert (many.rows, many.digest) == (alone.rows, alone.digest)
 
 

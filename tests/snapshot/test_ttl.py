@@ -177,7 +177,7 @@ def test_an_expired_change_hides_the_row_that_it_replaced(store: StateStore) -> 
     full(store, [{"k": "a", "v": 1, "at": 1000}], ttl=TTL)
     change(store, now=0, upserts=[{"k": "a", "v": 2, "at": 0}])
     assert at(store, 100) == []
-    merged = Compactor(CheckpointFiles(store.restore()._catalog.storage, 9, ParquetOptions()), 100)
+    merged = Compactor(CheckpointFiles(store.checkpoint().storage, 9, ParquetOptions()), 100)
     twice = change(store, now=0, upserts=[{"k": "b", "v": 2, "at": 500}])
     one = merged.merge(twice, 2)
     assert len(one.layers) == 1
@@ -186,7 +186,7 @@ def test_an_expired_change_hides_the_row_that_it_replaced(store: StateStore) -> 
 
 
 def merged_rows(store: StateStore, entry: KeyedEntry) -> list[tuple[str, int | None, int]]:
-    storage = store.restore()._catalog.storage
+    storage = store.checkpoint().storage
     batches = read_slices(storage, entry, slices_of(entry, EVERYTHING))
     rows = [row for batch in batches for row in batch.to_pylist()]
     return sorted((row["k"], row["at"], row["__deleted__"]) for row in rows)
@@ -234,7 +234,7 @@ def test_a_fold_drops_expired_rows(store: StateStore) -> None:
     entry = change(
         store, now=120, upserts=[{"k": "d", "v": 4, "at": 70}, {"k": "e", "v": 5, "at": 10}]
     )
-    storage = store.restore()._catalog.storage
+    storage = store.checkpoint().storage
     rows = {}
     for now in (None, 100, 120, 10**6):
         compactor = Compactor(CheckpointFiles(storage, 9, ParquetOptions()), now)
@@ -304,7 +304,7 @@ def test_a_ttl_is_kept_changed_and_turned_off(store: StateStore) -> None:
     longer = TimeToLive("1s", "at", visibility=TtlVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP)
     assert change(store, now=0, upserts=ROWS[:1]).state.ttl == TTL
     assert change(store, now=0, ttl=longer, deletes=[{"k": "c"}]).state.ttl == longer
-    assert store.manifest().keyed[0].state.ttl == longer
+    assert store.checkpoint().manifest.keyed[0].state.ttl == longer
     assert full(store, ROWS).state.ttl == longer
     moved = [{"k": "a", "v": 1, "seen": 40}]
     renamed = full(store, moved, renamed={"at": "seen"})
@@ -410,5 +410,5 @@ def test_compact_all_drops_expired_rows_of_key_groups_without_changes(tmp_path: 
         checkpoint.write_keyed("u", "s", rows, key="k", ttl=TimeToLive("500ms", "seen"))
     report = store.maintenance.compact(everything=True, now_ms=1000)
     assert report.new_checkpoint_id == 2
-    assert store.manifest(2).keyed[0].rows == 49  # visible after 500
-    assert store.manifest(1).keyed[0].rows == 100
+    assert store.checkpoint(2).manifest.keyed[0].rows == 49  # visible after 500
+    assert store.checkpoint(1).manifest.keyed[0].rows == 100

@@ -209,7 +209,7 @@ def test_a_new_state_needs_a_key(tmp_path: Path) -> None:
         checkpoint.carry_rest()
         with pytest.raises(InvalidArgumentError, match=message):
             checkpoint.write_keyed("u", "new", rows)
-    assert [entry.state.name for entry in store.manifest().keyed] == ["s"]
+    assert [entry.state.name for entry in store.checkpoint().manifest.keyed] == ["s"]
 
 
 def test_a_key_without_a_kind_is_still_a_value_state(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_versions_and_checkpoints_keep_their_columns(
     newest = spark.read.format("delta").load(table).drop("key_group").toArrow()
     assert (newest.column_names, rows_of(newest)) == wanted[-1]
     for number, expected in enumerate(wanted, 1):
-        version = store.manifest(number).keyed[0].table.version
+        version = store.checkpoint(number).manifest.keyed[0].table.version
         assert version == number - 1
         if number not in looked_at:
             continue

@@ -80,7 +80,7 @@ def test_threads_commit_or_conflict(
     # A writer that loses at the put of its manifest leaves its files to a collection, which keeps
     # those that the newest version of a Delta table shows.
     store.maintenance.gc(minimum_age="0")
-    entries = [entry for n in store.checkpoints() for entry in store.manifest(n).entries]
+    entries = [entry for n in store.checkpoints() for entry in store.checkpoint(n).manifest.entries]
     named = {
         f"{part.table.path}/{handle.path}"
         for entry in entries

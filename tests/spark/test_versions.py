@@ -119,7 +119,7 @@ def test_a_delta_table_in_spark(
             spark_session(table_format="delta", app_name="another")
         record_property("refused", True)
         return
-    table = store.manifest().keyed_entry("u", "s").table
+    table = store.checkpoint().manifest.keyed_entry("u", "s").table
     frame = spark.read.format("delta").load(f"{store.url}/{table.path}")
     assert numbers(frame) == [2 * at for at in range(ROWS)]
 
@@ -250,7 +250,7 @@ class Moved:
         ``column`` is the column of the output that has the first column of the key.
         """
         store = self.begin()
-        entry = store.manifest().keyed[0]
+        entry = store.checkpoint().manifest.keyed[0]
         keyed = store.restore().keyed(entry.state.uid, entry.state.name).to_spark()
         key = keyed.select(*entry.state.key).first()
         assert key is not None
@@ -280,7 +280,7 @@ def contents(store: StateStore) -> dict[str, list[str]]:
             .drop("key_group")
             .collect()
         )
-        for entry in store.manifest().keyed
+        for entry in store.checkpoint().manifest.keyed
     }
 
 

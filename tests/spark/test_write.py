@@ -129,7 +129,9 @@ def test_few_cached_rows_are_written_by_the_driver(
 def test_the_driver_and_tasks_store_the_same_rows(few: DataFrame, store: StateStore) -> None:
     snapshot(store, few, layout="ranged")
     snapshot(store, few.unpersist(blocking=True), layout="ranged")
-    first, second = (store.manifest(checkpoint).keyed_entry("counts", "n") for checkpoint in (1, 2))
+    first, second = (
+        store.checkpoint(checkpoint).manifest.keyed_entry("counts", "n") for checkpoint in (1, 2)
+    )
     assert first.state == second.state
     assert (first.rows, first.digest) == (second.rows, second.digest)
 

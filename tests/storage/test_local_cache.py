@@ -260,10 +260,10 @@ def test_the_plan_shows_the_bytes_in_the_cache(tmp_path: Path) -> None:
 def test_the_manifest_records_the_host_of_each_copy(tmp_path: Path) -> None:
     take(cached(tmp_path))
     store = plain(tmp_path)
-    hosts = {handle.host for handle in store.manifest().keyed[0].handles}
+    hosts = {handle.host for handle in store.checkpoint().manifest.keyed[0].handles}
     assert hosts == {socket.gethostname()}
     take(store)
-    assert {handle.host for handle in store.manifest().keyed[0].handles} == {""}
+    assert {handle.host for handle in store.checkpoint().manifest.keyed[0].handles} == {""}
 
 
 def test_damage_in_the_store_is_found_despite_a_valid_copy(tmp_path: Path) -> None:

@@ -357,10 +357,10 @@ def test_new_and_wider_columns_and_ttls_are_applied(world: World) -> None:
         {"user": "b", "total": 2, "note": None},
     ]
     assert world.store.checkpoints() == (1, 2, 3)
-    before = world.store.manifest()
+    before = world.store.checkpoint().manifest
     with pytest.raises(SchemaMismatchError, match="total"):
         made(world, schema="total string, note string").process(world.frame("b"), at(2))
-    assert world.store.manifest() == before
+    assert world.store.checkpoint().manifest == before
     made(world, schema="total long, note string").process(world.frame("b"), at(2))
     assert [row["total"] for row in rows(world)] == [1, 3]
 

@@ -52,7 +52,7 @@ def test_totals_continue_at_any_parallelism(world: World) -> None:
         world.add(files=2)
         world.run(world.query(parallelism=parallelism, on_commit=committed.append))
         assert world.state() == world.expected
-        assert world.store.manifest().parallelism == parallelism
+        assert world.store.checkpoint().manifest.parallelism == parallelism
     ids = tuple(manifest.checkpoint_id for manifest in committed)
     assert ids == tuple(range(1, 7)) == world.store.checkpoints()
     restored = world.store.restore()
@@ -95,7 +95,7 @@ def test_an_outdated_location_skips_no_events(world: World) -> None:
         shutil.copytree(location, world.folder / copy)
     world.add()
     world.run(world.query())
-    before = world.store.manifest(), world.state()
+    before = world.store.checkpoint().manifest, world.state()
     assert world.store.checkpoints() == (1, 2, 3, 4)
     world.add(files=3)
     for copy, files, how in (
@@ -106,7 +106,7 @@ def test_an_outdated_location_skips_no_events(world: World) -> None:
         shutil.copytree(world.folder / copy, location)
         with pytest.raises(StreamingQueryException, match=f"ends with micro-batch 3 .*{how}"):
             world.run(world.query(), files=files)
-        assert (world.store.manifest(), world.state()) == before
+        assert (world.store.checkpoint().manifest, world.state()) == before
     with world.store.snapshot(parallelism=2) as checkpoint:
         checkpoint.carry_rest(base=2)
     world.run(world.query())
@@ -193,7 +193,7 @@ def test_many_events_after_a_spark_state_occur_once(world: World, provider: str)
     stream = reader.json(str(world.folder / "in")).dropDuplicates(["id"])
     progress = str(world.folder / "progress")
     world.query().start(stream, progress, available_now=True).awaitTermination()
-    assert world.store.manifest().checkpoint_id == 3
+    assert world.store.checkpoint().checkpoint_id == 3
     assert world.state() == world.expected
 
 
@@ -318,7 +318,7 @@ def test_an_error_in_the_update_leaves_the_last_checkpoint(
     """
     world.add(files=2)
     world.run(world.query())
-    before = world.store.manifest(), world.state()
+    before = world.store.checkpoint().manifest, world.state()
     world.add()
     fails = F.udf(lambda n: 1 // (n * 0), "long")
 
@@ -342,7 +342,7 @@ def test_an_error_in_the_update_leaves_the_last_checkpoint(
         (batch, "SchemaMismatchError"),
     ]
     assert not any("\n" in line for line in lines)
-    assert (world.store.manifest(), world.state()) == before
+    assert (world.store.checkpoint().manifest, world.state()) == before
     world.run(world.query())
     assert world.state() == world.expected
 
@@ -447,7 +447,10 @@ def test_lost_states_of_other_operators_do_not_stop_a_query(world: World) -> Non
         checkpoint.write_broadcast("sink", "rules", [{"id": 3}])
         checkpoint.record_left_out(others)
     world.query().process(world.frame("a"), MicroBatch("q", 0))
-    assert [one.label for one in world.store.manifest().left_out] == ["other", "totals/another"]
+    assert [one.label for one in world.store.checkpoint().manifest.left_out] == [
+        "other",
+        "totals/another",
+    ]
 
 
 @pytest.mark.long
@@ -470,7 +473,7 @@ def test_a_schema_change_does_not_hide_lost_rows(
     query.process(world.frame("a"), MicroBatch("q", 1))
     assert world.store.checkpoints() == (1, 2, 3, 4)
     assert world.state() == {"a": (2, 2), "b": (1, 1)}
-    assert world.store.manifest().left_out == (lost,)
+    assert world.store.checkpoint().manifest.left_out == (lost,)
     query.process(world.frame("a"), MicroBatch("q", 2))
     warned = [record.message for record in caplog.records if "continues without" in record.message]
     assert warned == [

@@ -49,7 +49,7 @@ def copy_of(store: StateStore, path: Path) -> StateStore:
 
 def files_of(store: StateStore, name: str) -> list[Path]:
     """Return the data files of a state in the latest checkpoint."""
-    (entry,) = (entry for entry in store.manifest().entries if entry.state.name == name)
+    (entry,) = (entry for entry in store.checkpoint().manifest.entries if entry.state.name == name)
     return [Path(store.url, entry.table.path, handle.path) for handle in entry.handles]
 
 

@@ -211,7 +211,7 @@ def rows_of(store: StateStore, checkpoint: int | str = "latest") -> Entries:
 
 def state_of(store: StateStore, checkpoint: int | str = "latest") -> KeyedEntry:
     """Return a state of a checkpoint, as it is stored."""
-    return store.manifest(checkpoint).keyed_entry("u", "s")
+    return store.checkpoint(checkpoint).manifest.keyed_entry("u", "s")
 
 
 def digest_of(store: StateStore, checkpoint: int | str = "latest") -> int:

@@ -26,5 +26,5 @@ def retime(folder: Path, hours: Sequence[float] | None = None, step: float = 6) 
     for index, checkpoint_id in enumerate(store.checkpoints()):
         after = index * step if hours is None else hours[index]
         at_ms = START_MS + round(after * HOUR_MS)
-        manifest = replace(store.manifest(checkpoint_id), created_at_ms=at_ms)
+        manifest = replace(store.checkpoint(checkpoint_id).manifest, created_at_ms=at_ms)
         (folder / manifest_path(checkpoint_id)).write_bytes(manifest_to_json(manifest))

@@ -163,7 +163,7 @@ def test_dropped_state_is_shown(pages: Pages, own_store: StateStore) -> None:
 
 
 def test_pages_show_the_missing_parts_of_a_checkpoint(pages: Pages, own_store: StateStore) -> None:
-    state = own_store.manifest().keyed[0].state
+    state = own_store.checkpoint().manifest.keyed[0].state
     lost = LeftOutState(
         operator=state.uid, state=state.name, reason="damaged", command="salvage", first=0, last=1
     )

@@ -61,7 +61,7 @@ def test_the_page_lists_the_checkpoints_of_the_store(
 ) -> None:
     page.get(pages(store))
     rows = cells(page, "#checkpoints")
-    manifests = [store.manifest(number) for number in reversed(store.checkpoints())]
+    manifests = [store.checkpoint(number).manifest for number in reversed(store.checkpoints())]
     assert [[row[0], row[5], row[6], row[7]] for row in rows] == [
         [
             str(manifest.checkpoint_id),
@@ -101,7 +101,7 @@ def test_a_checkpoint_its_graph_and_its_states(
     page: webdriver.Chrome, pages: Pages, store: StateStore
 ) -> None:
     page.get(pages(store) + "/checkpoint/latest")
-    manifest = store.manifest()
+    manifest = store.checkpoint().manifest
     assert text(page, "#holds").startswith(f"{count(manifest.rows)} rows in files")
     boxes = page.find_elements(By.CSS_SELECTOR, ".graph g")
     sizes = sum(entry.size_bytes for entry in manifest.keyed)

@@ -46,7 +46,7 @@ def test_the_height_of_a_bar_is_the_duration(
     if is_compacted:
         shutil.copytree(COMPACTED, tmp_path / "golden")
         store = StateStore.open(str(tmp_path / "golden"))
-    metrics = {number: store.manifest(number).metrics for number in store.checkpoints()}
+    metrics = {number: store.checkpoint(number).manifest.metrics for number in store.checkpoints()}
     known = {str(number): one for number, one in metrics.items() if one is not None}
     assert is_compacted == any(one.phases.compaction_ms > 0 for one in known.values())
     page.get(f"{pages(store)}/?axis={axis}")
@@ -68,7 +68,7 @@ def test_written_bytes_and_compacted_bytes_are_parts_of_one_bar(
     page.get(pages(store))
     expected = []
     for number in store.checkpoints():
-        manifest = store.manifest(number)
+        manifest = store.checkpoint(number).manifest
         assert manifest.metrics is not None
         parts = (("written", manifest.metrics.written), ("compacted", manifest.metrics.compaction))
         values = [f"{part}: {size(amount.size_bytes)}" for part, amount in parts]
@@ -90,7 +90,7 @@ def test_a_column_shows_its_values_under_the_pointer(
     return under.closest("g").querySelector("title").textContent
     """
     shown = page.execute_script(script)
-    manifest = store.manifest(2)
+    manifest = store.checkpoint(2).manifest
     assert manifest.metrics is not None
     assert shown.startswith(f"checkpoint 2, {when(manifest.created_at_ms)}\n")
     assert f"\nwrite: {duration(dict(manifest.metrics.spent)['write'])}\n" in shown
@@ -132,6 +132,6 @@ def test_the_axis_has_checkpoints_with_times_or_is_proportional_to_time(
     script = """return [...document.querySelectorAll('#chart-phases .hit')]
         .map(column => column.getBoundingClientRect().x)"""
     first, second, third = page.execute_script(script)
-    times = {n: store.manifest(n).created_at_ms for n in store.checkpoints()}
+    times = {n: store.checkpoint(n).manifest.created_at_ms for n in store.checkpoints()}
     share = (times[2] - times[1]) / (times[3] - times[1])
     assert (second - first) / (third - first) == pytest.approx(share, abs=0.02)

@@ -244,7 +244,7 @@ def test_a_report_shows_the_results_of_the_library(
     write_report(store, str(to), against=1)
     page.get(f"file://{to}")
     assert page.title == "Checkpoint 3 · statestore"
-    manifest = store.manifest()
+    manifest = store.checkpoint().manifest
     holds = page.find_element(By.ID, "holds").text
     assert holds.startswith(f"{count(manifest.rows)} rows in files")
     assert [row[0] for row in cells(page, "#checkpoints")] == ["3", "2", "1"]

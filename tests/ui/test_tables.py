@@ -56,7 +56,7 @@ def test_a_table_sorts_numbers_by_value(
 ) -> None:
     """Sizes are shown with units, and sort as bytes."""
     page.get(pages(grown))
-    sizes = {str(n): grown.manifest(n).size_bytes for n in grown.checkpoints()}
+    sizes = {str(n): grown.checkpoint(n).manifest.size_bytes for n in grown.checkpoints()}
 
     def shown() -> list[int]:
         return [sizes[number] for number in first(page, "#checkpoints")]
@@ -98,7 +98,7 @@ def test_a_table_downloads_its_shown_rows_as_csv(
     until(page, lambda _: file.exists())
     heading, *rows = csv.reader(io.StringIO(file.read_text()))
     assert heading[:3] == ["checkpoint", "taken", "took"]
-    manifests = [grown.manifest(number) for number in (1, 2, 3)]
+    manifests = [grown.checkpoint(number).manifest for number in (1, 2, 3)]
     assert [[row[0], row[2], row[6], row[10]] for row in rows] == [
         [str(one.checkpoint_id), str(one.took_ms), str(one.size_bytes), "full"] for one in manifests
     ]
@@ -110,7 +110,7 @@ def test_the_list_tells_full_and_incremental_checkpoints_and_who_made_them(
 ) -> None:
     page.get(pages(grown))
     rows = {row[0]: row[10:12] for row in cells(page, "#checkpoints")}
-    job = grown.manifest(1).writer.name
+    job = grown.checkpoint(1).manifest.writer.name
     assert rows == {
         **{number: ["full", job] for number in "123"},
         "4": ["incremental", job],

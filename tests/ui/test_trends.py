@@ -113,7 +113,7 @@ def test_the_form_forecasts_a_size_and_a_restore_time(
     page: webdriver.Chrome, pages: Pages, grown: StateStore
 ) -> None:
     page.get(f"{pages(grown)}/trends")
-    wanted = 3 * grown.manifest().size_bytes
+    wanted = 3 * grown.checkpoint().manifest.size_bytes
     page.find_element(By.NAME, "size").send_keys(str(wanted))
     page.find_element(By.NAME, "restore_time").send_keys("1s", Keys.ENTER)
     until(page, lambda _: page.find_elements(By.ID, "reaches"))

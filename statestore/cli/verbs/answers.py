@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from statestore.catalog.catalog import Checkpoint
 from statestore.cli.checkpoints import rows_explanation, rows_text, write_left_out
 from statestore.cli.documents import Column
 from statestore.cli.drawing import count
 from statestore.cli.options import MOST_ROWS
 from statestore.cli.output import Page, value_text, write_rows
 from statestore.format.left_out import LeftOutState
-from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.manifest import KeyedEntry
 from statestore.restore.sql_query import View
 from statestore.rows.python_values import display_values
 from statestore.store import StateStore
@@ -26,16 +27,16 @@ __all__ = [
 ]
 
 
-def answered(answer: Any, manifest: Manifest, url: str, limit: int | None) -> Answered:
+def answered(answer: Any, checkpoint: Checkpoint, url: str, limit: int | None) -> Answered:
     """Return the first rows of an answer; by default as many as a table shows."""
     rows, is_cut = _first(answer, MOST_ROWS if limit is None else limit)
     return Answered(
         store=url,
-        checkpoint_id=manifest.checkpoint_id,
+        checkpoint_id=checkpoint.checkpoint_id,
         columns=tuple(Column(column.name, str(column.type)) for column in answer.schema),
         rows=rows,
         is_cut=is_cut,
-        left_out=manifest.left_out,
+        left_out=checkpoint.manifest.left_out,
     )
 
 
@@ -119,13 +120,13 @@ def _view_row(view: ListedView) -> tuple[str, ...]:
     return view.operator, view.state, view.view, rows, view.columns_text
 
 
-def listed_views(store: StateStore, manifest: Manifest) -> ListedViews:
+def listed_views(store: StateStore, checkpoint: Checkpoint) -> ListedViews:
     """Return the views of a checkpoint."""
     return ListedViews(
         store=store.url,
-        checkpoint_id=manifest.checkpoint_id,
-        views=tuple(map(_listed, store.views(manifest))),
-        left_out=manifest.left_out,
+        checkpoint_id=checkpoint.checkpoint_id,
+        views=tuple(map(_listed, store.views(checkpoint))),
+        left_out=checkpoint.manifest.left_out,
     )
 
 

@@ -137,7 +137,7 @@ def _join(
     counts: Counter[str] = Counter()
     different: list[tuple[Any, ...]] = []
     same: list[tuple[Any, ...]] = []
-    a, b = map(store.manifest, sides)
+    a, b = map(store.checkpoint, sides)
     with store.inspect.as_of(a, b, operator, state) as answer:
         # No column for the key group: it is where a row lies, and not what it is.
         names = answer.schema.names[1:]
@@ -160,9 +160,9 @@ def _join(
         rows=tuple(rows[: limit or None]),
         counts={change: counts[change] for change in CHANGES},
         is_cut=bool(limit) and told > limit,
-        left_out_a=left_out_of(a.left_out, operator, state),
-        left_out_b=left_out_of(b.left_out, operator, state),
-        identity=a.keyed_entry(operator, state).state.identity,
+        left_out_a=left_out_of(a.manifest.left_out, operator, state),
+        left_out_b=left_out_of(b.manifest.left_out, operator, state),
+        identity=a.manifest.keyed_entry(operator, state).state.identity,
     )
 
 

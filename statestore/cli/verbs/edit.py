@@ -106,7 +106,8 @@ def edit_state(
     values = named_values("--set", "COLUMN=VALUE", assignments)
     conditions = named_values("--where", "COLUMN=VALUE", where)
     store = invocation.store()
-    stored = store.manifest(options["checkpoint"]).keyed_entry(operator, state).state
+    source = options["checkpoint"] = store.checkpoint(options["checkpoint"])
+    stored = source.manifest.keyed_entry(operator, state).state
     rows = [parse_row(text, stored) for text in put]
     if rows and not options["dry_run"]:
         _confirm_nulls(rows, stored, yes=options["allow_empty"])

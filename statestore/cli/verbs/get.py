@@ -68,11 +68,11 @@ def get_rows(
         return _history(store, *one) if history else _rows_of(store, checkpoint, *one)
     if history:
         raise click.UsageError("--history is of one state: pass --operator and --state")
-    manifest = store.manifest(checkpoint)
+    searched = store.checkpoint(checkpoint)
     found = store.inspect.key(
-        key_of(key), manifest, operator=operator, state=state, times_as_text=True
+        key_of(key), searched, operator=operator, state=state, times_as_text=True
     )
-    lacking = left_out_of(manifest.left_out, operator, state)
+    lacking = left_out_of(searched.manifest.left_out, operator, state)
     return Output(KeyFound(store=store.url, key=key, found=found, left_out=lacking), write_found)
 
 

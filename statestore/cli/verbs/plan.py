@@ -196,6 +196,7 @@ def plan_restore(
         )
         return Output(chosen, write_chosen)
     store = invocation.store()
+    target["checkpoint"] = store.checkpoint(target["checkpoint"])
     if compared is not None:
         return _compare(store, target, compared, rate, prices, hosts, placement)
     return _plan(store, target | {"graph": graph_of(graph)}, hosts, placement)
@@ -244,9 +245,7 @@ def _compare(
         raise click.UsageError("--compare requires numbers of subtasks instead of auto")
     per_second: float | None = rate
     known = (
-        None
-        if rate is not None
-        else kept_rate(os.environ, store.manifest(target["checkpoint"]).store_id)
+        None if rate is not None else kept_rate(os.environ, target["checkpoint"].manifest.store_id)
     )
     comparison = store.inspect.compare(
         {*compared, *([] if own is None else [own])},

@@ -99,24 +99,24 @@ def query_states(
     if sql is None and not tables:
         run_shell(store, checkpoint, longest, memory_limit)
         return None
-    manifest = store.manifest(checkpoint)
-    number, lacking = manifest.checkpoint_id, manifest.left_out
+    queried = store.checkpoint(checkpoint)
+    number, lacking = queried.checkpoint_id, queried.manifest.left_out
     if sql is None:
-        return Output(listed_views(store, manifest), write_views)
+        return Output(listed_views(store, queried), write_views)
 
     cancelled = threading.Event()
 
     def answer_query() -> Output[Answered] | Output[WrittenResult] | None:
         with store.query(
             sql,
-            manifest,
+            queried,
             verify=verify,
             time_limit=longest,
             memory_limit=memory_limit,
             cancelled=cancelled,
         ) as answer:
             if form == _TABLE:
-                return Output(answered(answer, manifest, store.url, limit), write_answer)
+                return Output(answered(answer, queried, store.url, limit), write_answer)
             target = sys.stdout.buffer if to is None else Path(to)
             written = write_result(answer, form, target, limit or 0)
         if to is None:

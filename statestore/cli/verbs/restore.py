@@ -81,7 +81,7 @@ def restore_checkpoint(
 ) -> Output[Restored]:
     """Write the restored rows to files, one directory per subtask."""
     store = invocation.store()
-    target["graph"] = graph_of(graph)
+    target |= {"graph": graph_of(graph), "checkpoint": store.checkpoint(target["checkpoint"])}
     plan = store.plan(operator=operator, state=state, **target)
     began = time.monotonic()
     with progress_bar("restoring") as progress:
@@ -97,7 +97,7 @@ def restore_checkpoint(
             progress=progress,
         )
     seconds = time.monotonic() - began
-    store_id = store.parts.catalog().store_id
+    store_id = restored.manifest.store_id
     keep_rate(os.environ, store_id, Rate(plan.size_bytes, seconds, time.time_ns() // 1_000_000))
     return Output(Restored(store=store.url, exported=exported), write_restored)
 

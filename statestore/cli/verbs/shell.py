@@ -66,11 +66,11 @@ class _Shell:
 
     @property
     def prompt(self) -> str:
-        return f"checkpoint {self._manifest.checkpoint_id}> "
+        return f"checkpoint {self._queried.checkpoint_id}> "
 
     @property
     def views(self) -> tuple[View, ...]:
-        return self._store.views(self._manifest)
+        return self._store.views(self._queried)
 
     def run(self, statement: str) -> None:
         """Run a statement, or a command that begins with a dot. Raises StateStoreError."""
@@ -80,7 +80,7 @@ class _Shell:
         elif command == ".checkpoint" and argument.strip():
             self._use(argument.strip())
         elif command == ".tables":
-            listed = listed_views(self._store, self._manifest)
+            listed = listed_views(self._store, self._queried)
             write_views(page(), listed)
         elif command == ".help":
             sys.stdout.write(f"{_HELP}\n")
@@ -88,7 +88,7 @@ class _Shell:
             raise click.UsageError(f"{command} is not a command of this shell; .help lists them")
 
     def _use(self, checkpoint: str) -> None:
-        self._manifest = self._store.manifest(checkpoint)
+        self._queried = self._store.checkpoint(checkpoint)
 
     def _query(self, sql: str) -> None:
         cancelled = threading.Event()
@@ -96,12 +96,12 @@ class _Shell:
         def run() -> Any:
             with self._store.query(
                 sql,
-                self._manifest,
+                self._queried,
                 time_limit=self._time_limit,
                 memory_limit=self._memory_limit,
                 cancelled=cancelled,
             ) as answer:
-                return answered(answer, self._manifest, self._store.url, None)
+                return answered(answer, self._queried, self._store.url, None)
 
         # The terminal can have another width now.
         write_answer(page(), run_interruptibly(run, cancelled.set), hint=_HINT)

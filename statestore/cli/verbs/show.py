@@ -118,11 +118,11 @@ def show_checkpoint(
             read_groups=read,
         )
         return Output(FoundSkew(store=store.url, report=report), write_skews)
-    manifest = store.manifest(checkpoint)
+    found = store.checkpoint(checkpoint)
     if job_graph:
-        return _show_graph(store.url, select(manifest, operator, state))
-    plan = store.plan(checkpoint=manifest, operator=operator, state=state)
-    manifest = select(manifest, operator, state)
+        return _show_graph(store.url, select(found.manifest, operator, state))
+    plan = store.plan(checkpoint=found, operator=operator, state=state)
+    manifest = select(found.manifest, operator, state)
     shown = ShownCheckpoint.of(store.url, manifest, time.time_ns() // 1_000_000)
     return Output(shown, lambda page, _: write_checkpoint(page, shown, manifest, plan))
 

@@ -267,7 +267,7 @@ def export_state(
     dry_run: bool,
 ) -> Output[ExportedLocation]:
     """Export a checkpoint location for Spark, with any number of partitions."""
-    invocation.store().manifest(checkpoint)  # the start of Spark takes seconds
+    found = invocation.store().checkpoint(checkpoint)  # before Spark starts, which takes seconds
     session = open_session(location)
     store = invocation.store(spark=session)
     with progress_bar("exporting") as on_progress:
@@ -276,7 +276,7 @@ def export_state(
             location,
             partitions=partitions,
             target=spark_target(provider, sources),
-            checkpoint=checkpoint,
+            checkpoint=found,
             progress=progress,
             leave_out=leave_out,
             dry_run=dry_run,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import (
     InvalidArgumentError,
     StateNotFoundError,
@@ -65,7 +66,7 @@ def export_checkpoint(
     *,
     partitions: int,
     target: SparkTarget = SAME_QUERY,
-    checkpoint: int | str = "latest",
+    checkpoint: CheckpointRef = "latest",
     progress: str | None = None,
     leave_out: Collection[str] = (),
     dry_run: bool = False,

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import InvalidArgumentError
 from statestore.format.left_out import LeftOutState
 from statestore.interop.spark.import_record import QueryRecord
@@ -52,7 +53,7 @@ def export_progress(
     store: StateStore,
     location: str,
     *,
-    checkpoint: int | str = "latest",
+    checkpoint: CheckpointRef = "latest",
     ticks: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ExportedProgress:

@@ -37,7 +37,7 @@ def test_the_types_come_first(run: Run) -> None:
     ]
     assert wrote.startswith("wrote state totals of operator u in ")
     assert rows == "  rows         2"
-    assert StateStore.open("s").manifest().keyed_entry("u", "totals").rows == 2
+    assert StateStore.open("s").checkpoint().manifest.keyed_entry("u", "totals").rows == 2
     assert run("list", "--store", "s").stdout.splitlines()[1].endswith("  bootstrap")
     (listed,) = json.loads(run("list", "--store", "s", "--output", "json").stdout)["checkpoints"]
     assert (listed["command"], listed["origin"]) == ("bootstrap", None)

@@ -20,7 +20,7 @@ def layered(filled: Path, tmp_path: Path) -> Path:
     """A copy of the store with a third checkpoint, which changes one total."""
     folder = Path(shutil.copytree(filled, tmp_path / "layered"))
     store = StateStore.open(str(folder), table_format="parquet", compaction=None)
-    second = store.manifest(2)
+    second = store.checkpoint(2).manifest
     with store.snapshot(parallelism=4, graph=second.graph) as checkpoint:
         checkpoint.write_changes(
             "totals-by-user", "totals", [{"user_id": "u3", "total": 7}], key="user_id"
@@ -41,7 +41,7 @@ def test_all_changes_are_folded_into_a_new_checkpoint(run: Run, layered: Path) -
     assert "1 -> 0" in line
     assert "1 span " in line
     store = StateStore.open(str(layered))
-    assert store.manifest().keyed_entry("totals-by-user", "totals").layers == ()
+    assert store.checkpoint().manifest.keyed_entry("totals-by-user", "totals").layers == ()
     keyed = store.restore(parallelism=2).keyed("totals-by-user", "totals")
     assert [row["total"] for row in keyed.get("u3")] == [7]
     done = run("compact", "--everything", "--store", layered)

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 from click.testing import Result
 
-from statestore import StateStore
+from statestore import Checkpoint, StateStore
+from statestore.catalog.catalog import CheckpointRef
 from statestore.cli.verbs.follow import followed
 from statestore.errors import StorageError
-from statestore.format.manifest import Manifest
 from statestore.storage import LocalStorage
 from tests.support.stores import uncompacted
 
@@ -85,7 +85,7 @@ def test_a_missing_store_is_awaited_and_each_checkpoint_is_a_json_line(
     assert [(line["checkpoint_id"], line["is_new"], line["error"]) for line in lines] == [
         (number, True, None) for number in (1, 2, 3)
     ]
-    manifest = store.manifest(3)
+    manifest = store.checkpoint(3).manifest
     assert manifest.metrics is not None
     last = lines[-1]
     assert last["store"] == store.url
@@ -259,13 +259,13 @@ def test_following_reads_only_listings_and_new_manifests(
     for _ in range(3):
         take(store)
     loaded: list[object] = []
-    real = StateStore.manifest
+    real = StateStore.checkpoint
 
-    def manifest(self: StateStore, checkpoint: int | str = "latest") -> Manifest:
-        loaded.append(checkpoint)
-        return real(self, checkpoint)
+    def checkpoint(self: StateStore, reference: CheckpointRef = "latest") -> Checkpoint:
+        loaded.append(reference)
+        return real(self, reference)
 
-    monkeypatch.setattr(StateStore, "manifest", manifest)
+    monkeypatch.setattr(StateStore, "checkpoint", checkpoint)
     for _, is_new in followed(store, interval_s=0, stop_after=1, say=pytest.fail):
         if not is_new:
             take(store)

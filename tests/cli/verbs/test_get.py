@@ -151,7 +151,7 @@ def test_a_time_has_a_zone_exactly_if_its_type_has_one(
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, key="k")
         checkpoint.write_keyed("u", "t", rows, key=["k", "n"])
-    one, two = (store.manifest().keyed_entry("u", name).state for name in "st")
+    one, two = (store.checkpoint().manifest.keyed_entry("u", name).state for name in "st")
     ways: list[Callable[[], object]] = [
         lambda: parse_key(text, one),
         lambda: parse_key(f'"{text}"', one),
@@ -186,7 +186,7 @@ def test_a_value_has_the_same_form_as_a_key(
     """Only null differs, because a key cannot be null."""
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", [{"k": "a", "v": "b"}], key="k")
-    state = store.manifest().keyed_entry("u", "s").state
+    state = store.checkpoint().manifest.keyed_entry("u", "s").state
     assert column_values("--set", {"v": text}, state) == {"v": value}
     assert parse_key(text, state) == ("null" if value is None else value,)
 
@@ -194,7 +194,7 @@ def test_a_value_has_the_same_form_as_a_key(
 def test_a_value_that_does_not_fit_gets_no_advice_about_the_form(store: StateStore) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", [{"k": "a", "n": 1}], key=["k", "n"])
-    state = store.manifest().keyed_entry("u", "s").state
+    state = store.checkpoint().manifest.keyed_entry("u", "s").state
     for text, has_advice in (('["a", "x"]', False), ('["a"]', True), ("a", True)):
         with pytest.raises(InvalidArgumentError, match="is not a key") as raised:
             parse_key(text, state)

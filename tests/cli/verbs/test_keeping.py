@@ -92,7 +92,9 @@ def test_gc_reports_what_expire_and_verify_reported(run: Run, damaged: Path) -> 
     def answer(*words: object) -> Any:
         return json.loads(run(*words, "--store", damaged, "--output", "json").stdout)
 
-    entry = StateStore.open(str(damaged)).manifest(2).keyed_entry("totals-by-shop", "totals")
+    entry = (
+        StateStore.open(str(damaged)).checkpoint(2).manifest.keyed_entry("totals-by-shop", "totals")
+    )
     folder = (damaged / entry.table.path / entry.handles[0].path).parent
     for number in range(11, 18):
         name = f"00000000{number}-00000-{number:016x}.parquet"

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from statestore import StateStore
 from statestore.api.inspection import StoreInspection
+from statestore.catalog.catalog import Catalog, CheckpointRef
 from statestore.cli.checkpoints import CheckpointSummary, FoundCheckpoint
 from statestore.cli.drawing import UNICODE
 from statestore.cli.output import Page
@@ -47,12 +48,12 @@ def test_list_as_text(run: Run, fraud: Path) -> None:
 def test_a_narrow_terminal_shows_each_checkpoint_on_one_line(fraud: Path) -> None:
     """The line includes the origin. Only columns that describe the content are omitted."""
     store = StateStore.open(str(fraud))
-    latest = store.manifest()
+    latest = store.checkpoint().manifest
     edited = replace(latest, origin={"command": "rekey", "checkpoint": 1})
     now_ms = latest.created_at_ms
     rows = tuple(
         CheckpointSummary.of(FoundCheckpoint(one.checkpoint_id, one), now_ms)
-        for one in (store.manifest(1), edited)
+        for one in (store.checkpoint(1).manifest, edited)
     )
     file = StringIO()
     console = Console(file=file, width=80, force_terminal=True, no_color=True)
@@ -82,7 +83,7 @@ def test_list_as_json(run: Run, fraud: Path) -> None:
     assert set(document) == {"store", "checkpoints", "savepoints", "pins"}
     assert (document["savepoints"], document["pins"]) == ([], [])
     assert document["store"] == str(fraud)
-    manifest = StateStore.open(str(fraud)).manifest(2)
+    manifest = StateStore.open(str(fraud)).checkpoint(2).manifest
     row = document["checkpoints"][1]
     assert row.pop("age_ms") >= 0
     assert row.pop("metrics")["written"]["files"] == manifest.files
@@ -149,7 +150,9 @@ def test_show_as_text(run: Run, fraud: Path) -> None:
     done = run("show", "--store", fraud)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith(f"checkpoint 2 of {fraud}\n")
-    entry = StateStore.open(str(fraud)).manifest().keyed_entry("totals-by-user", "totals")
+    entry = (
+        StateStore.open(str(fraud)).checkpoint().manifest.keyed_entry("totals-by-user", "totals")
+    )
     for text in (
         "[─────── 0–31 ──────]",
         operator_id("totals-by-user"),
@@ -167,7 +170,7 @@ def test_show_as_text(run: Run, fraud: Path) -> None:
 
 def test_show_as_json(run: Run, fraud: Path) -> None:
     document = json.loads(run("show", "1", "--store", fraud, "--output", "json").stdout)
-    manifest = StateStore.open(str(fraud)).manifest(1)
+    manifest = StateStore.open(str(fraud)).checkpoint(1).manifest
     assert (document["checkpoint_id"], document["rows"]) == (1, manifest.rows)
     assert document["writer"]["release"] == manifest.writer.release
     operators = {operator["operator"]: operator for operator in document["operators"]}
@@ -248,7 +251,7 @@ def test_the_command_that_made_a_checkpoint_is_shown(run: Run, fraud: Path, tmp_
     edit = ("edit", "--operator", "totals-by-user", "--state", "totals", "--delete", "u1")
     assert run(*edit, "--store", mine).exit_code == 0
     listed = run("list", "--store", mine).stdout.splitlines()
-    newest = StateStore.open(str(mine)).manifest()
+    newest = StateStore.open(str(mine)).checkpoint().manifest
     assert newest.origin is not None
     assert listed[0].endswith("made by")
     assert [line.split()[6] for line in listed[1:]] == ["full", "full", "incremental"]
@@ -290,6 +293,41 @@ def test_commands_read_a_checkpoint_that_only_a_savepoint_keeps(
     assert store.checkpoints() == (2,)
     result = run("--store", damaged, *arguments)
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show",),
+        ("show", "--skew"),
+        ("plan", "--balance", "bytes"),
+        ("plan", "--hosts", "a=2,b=2"),
+        ("plan", "--compare", "2,3"),
+        ("restore", "--to", "out"),
+        ("get", "--key", "u7"),
+        ("query", "SELECT count(*) FROM per_country"),
+        ("edit", "--operator", "totals-by-user", "--state", "totals", "--delete", "u7"),
+        ("diff", "1"),
+        ("diff", "1", "--rows", "--operator", "totals-by-user", "--state", "totals"),
+        ("report", "--against", "1", "--to", "report.html"),
+    ],
+    ids=" ".join,
+)
+def test_commands_find_a_checkpoint_once(
+    run: Run, damaged: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """Found a second time, the latest checkpoint could be another one."""
+    found: list[CheckpointRef] = []
+    resolve = Catalog.resolve
+
+    def recorded(catalog: Catalog, checkpoint: CheckpointRef) -> int:
+        found.append(checkpoint)
+        return resolve(catalog, checkpoint)
+
+    monkeypatch.setattr(Catalog, "resolve", recorded)
+    result = run("--store", damaged, *arguments)
+    assert result.exit_code == 0, result.output
+    assert found.count("latest") == 1
 
 
 def test_diff_by_row_names_the_checkpoint_of_its_rows(

@@ -36,7 +36,7 @@ def test_a_copy_reports_the_files_that_the_target_lacked(run: Run, fraud: Path) 
     again = run("copy", "1", "--target", "backup", "--store", fraud)
     assert "was already copied: it is checkpoint 1 of" in again.stdout
     found = document(run("copy", "--target", "backup", "--store", fraud, "--output", "json"))
-    first, manifest = (StateStore.open(str(fraud)).manifest(number) for number in (1, 2))
+    first, manifest = (StateStore.open(str(fraud)).checkpoint(number).manifest for number in (1, 2))
     assert (found["checkpoint_id"], found["new_checkpoint_id"], found["found"]) == (2, 2, False)
     there = {handle.sha256 for part in first.parts for handle in part.handles}
     lacked = [h for part in manifest.parts for h in part.handles if h.sha256 not in there]

@@ -119,7 +119,7 @@ def test_compare_with_prices(run: Run, fraud: Path) -> None:
 def test_compare_on_hosts(run: Run, fraud: Path) -> None:
     given = ("plan", "--compare", "2,3", "--hosts", "a=2,b=1", "--store", fraud)
     found = document(run(*given, "--output", "json"))["comparison"]
-    keyed = StateStore.open(str(fraud)).manifest().keyed
+    keyed = StateStore.open(str(fraud)).checkpoint().manifest.keyed
     everything = sum(entry.size_bytes for entry in keyed)  # no host has a copy
     assert [one["moved_bytes"] for one in found["options"]] == [everything] * 2
     assert found["hosts"] == ["a", "b"]
@@ -138,7 +138,7 @@ def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, store: Sta
     assert document(run(*compared))["comparison"]["rate"] is None
     assert run("restore", "--to", "out", "--store", store.url).exit_code == 0
     found = document(run(*compared))
-    rate = kept_rate(os.environ, store.manifest().store_id)
+    rate = kept_rate(os.environ, store.checkpoint().manifest.store_id)
     assert rate is not None
     assert rate.size_bytes == store.plan().size_bytes
     assert found["comparison"]["rate"] == rate.bytes_per_second
@@ -158,7 +158,7 @@ def test_an_error_names_the_option_and_not_the_argument(run: Run, fraud: Path) -
 @pytest.mark.slow
 def test_a_small_restore_supplies_no_rate(run: Run, fraud: Path) -> None:
     compared = ("plan", "--compare", "2", "--store", fraud)
-    store_id = StateStore.open(str(fraud)).manifest().store_id
+    store_id = StateStore.open(str(fraud)).checkpoint().manifest.store_id
     assert run("restore", "--to", "first", "--store", fraud).exit_code == 0
     assert not rates_file(os.environ).exists()
     text = "unknown, because no restore of at least 64.0 MB was recorded on this machine; pass"

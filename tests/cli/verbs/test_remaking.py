@@ -75,7 +75,7 @@ def test_rekey_reports_each_state(run: Run, store: StateStore) -> None:
     for before, after in zip(planned["states"], done["states"], strict=True):
         assert (before["digest"], before["files"]) == (None, None)
         assert (after["max_parallelism_before"], after["max_parallelism"]) == (4, 7)
-        entry = store.manifest(2).keyed_entry("u", after["state"])
+        entry = store.checkpoint(2).manifest.keyed_entry("u", after["state"])
         assert after["digest"] == f"{entry.digest:016x}"
         assert after["rows"] == before["rows"] == 3
     text = run(

@@ -115,7 +115,9 @@ def test_a_damaged_file_leaves_the_target_empty(run: Run, damaged: Path) -> None
 
 def test_rows_that_differ_from_the_manifest_are_refused(run: Run, damaged: Path) -> None:
     manifest = damaged / "checkpoints" / "0000000002.json"
-    entry = StateStore.open(str(damaged)).manifest(2).keyed_entry("totals-by-shop", "totals")
+    entry = (
+        StateStore.open(str(damaged)).checkpoint(2).manifest.keyed_entry("totals-by-shop", "totals")
+    )
     file = damaged / entry.table.path / entry.handles[0].path
     table = pq.ParquetFile(file).read()
     changed = table.set_column(2, "total", pa.array([99] * table.num_rows, pa.int64()))

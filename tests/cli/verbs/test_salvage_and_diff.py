@@ -24,7 +24,7 @@ def changed(filled: Path, tmp_path: Path) -> Path:
     """
     folder = Path(shutil.copytree(filled, tmp_path / "changed"))
     store = StateStore.open(str(folder), table_format="parquet")
-    second = store.manifest(2)
+    second = store.checkpoint(2).manifest
     rows = [{"user_id": f"u{i}", "total": 7 if i == 3 else i} for i in range(1, 201)]
     with store.snapshot(parallelism=4, graph=second.graph) as checkpoint:
         checkpoint.write_keyed("totals-by-user", "totals", rows, key="user_id", max_parallelism=128)
@@ -36,7 +36,7 @@ def changed(filled: Path, tmp_path: Path) -> Path:
 
 
 def lose_a_file(folder: Path, uid: str, name: str) -> Path:
-    entry = StateStore.open(str(folder)).manifest(2).find(uid, name)
+    entry = StateStore.open(str(folder)).checkpoint(2).manifest.find(uid, name)
     file = folder / entry.table.path / entry.handles[0].path
     file.unlink()
     return file
@@ -79,7 +79,7 @@ def test_salvage_as_json(run: Run, damaged: Path) -> None:
     assert (state["rows_before"], state["rows_after"], len(state["keys"])) == (3, 3, 1)
     again = json.loads(run(*arguments).stdout)
     assert (again["is_intact"], again["new_checkpoint_id"], again["states"]) == (True, None, [])
-    origin = StateStore.open(str(damaged)).manifest(3).origin
+    origin = StateStore.open(str(damaged)).checkpoint(3).manifest.origin
     assert origin is not None
     assert origin["filled"] == [
         {

@@ -175,13 +175,13 @@ def salvaged(here: Path, run: Run) -> StateStore:
     """The imported query after a salvage that gave up a file of its state."""
     document(run("spark", "import", "checkpoints/orders", "--store", "o", "--output", "json"))
     store = StateStore.open("o")
-    (entry,) = (one for one in store.manifest().keyed if one.state.uid == UID)
+    (entry,) = (one for one in store.checkpoint().manifest.keyed if one.state.uid == UID)
     file = Path("o", entry.table.name_of(entry.handles[0]))
     file.write_bytes(file.read_bytes()[:-9])
     done = run("salvage", "latest", "--store", "o")
     assert done.exit_code == 0
-    assert store.manifest().left_out
-    assert all(f"  left out  {one}" in done.stdout for one in store.manifest().left_out)
+    assert store.checkpoint().manifest.left_out
+    assert all(f"  left out  {one}" in done.stdout for one in store.checkpoint().manifest.left_out)
     return store
 
 
@@ -191,13 +191,15 @@ EXPORT = ("spark", "export", "new", "--shuffle-partitions", "3", "--store", "o")
 def test_an_export_refuses_to_lose_rows(salvaged: StateStore, run: Run) -> None:
     refused = run(*EXPORT)
     assert (refused.exit_code, refused.stdout) == (12, "")
-    assert f"--leave-out '{salvaged.manifest().left_out[0].label}'" in refused.stderr
+    assert f"--leave-out '{salvaged.checkpoint().manifest.left_out[0].label}'" in refused.stderr
     unknown = run(*EXPORT, "--leave-out", f"{UID}/other")
     assert (unknown.exit_code, unknown.stdout) == (StateNotFoundError.exit_code, "")
     assert f"'{UID}/other' cannot be left out" in unknown.stderr
     assert not Path("new").exists()
     progress = run("spark", "progress", "progress", "--store", "o")
-    assert all(f"  left out  {one}" in progress.stdout for one in salvaged.manifest().left_out)
+    assert all(
+        f"  left out  {one}" in progress.stdout for one in salvaged.checkpoint().manifest.left_out
+    )
 
 
 @pytest.mark.long
@@ -205,7 +207,7 @@ def test_a_query_continues_without_rows_that_are_named(
     salvaged: StateStore, here: Path, orders: Path, run: Run, spark: SparkSession
 ) -> None:
     """Spark starts with no state for the lost keys, and continues with the other ones."""
-    records = salvaged.manifest().left_out
+    records = salvaged.checkpoint().manifest.left_out
     named = [part for record in records for part in ("--leave-out", record.label)]
     planned = document(run(*EXPORT, *named, "--dry-run", "--output", "json"))
     assert len(planned["left_out"]) == len(records)

@@ -126,7 +126,7 @@ def test_the_restore_time_uses_the_rate_of_the_last_restore(
         "pass --rate, for example 200MB/s"
     ) in unknown
     assert any(line.endswith("the rate of a restore is not known") for line in unknown)
-    manifest = StateStore.open(str(grown)).manifest()
+    manifest = StateStore.open(str(grown)).checkpoint().manifest
     keep_rate(os.environ, manifest.store_id, Rate(64_000_000, 6_400.0, 1_790_000_000_000))
     known = lines(run("trend", "--restore-time", "5s", "--store", grown))
     (restore,) = [line for line in known if line.startswith("restore at parallelism 2: ")]

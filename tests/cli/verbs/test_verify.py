@@ -20,7 +20,9 @@ Run = Callable[..., Result]
 
 def a_file(store: Path) -> Path:
     """Return a data file of checkpoint 2."""
-    entry = StateStore.open(str(store)).manifest(2).keyed_entry("totals-by-shop", "totals")
+    entry = (
+        StateStore.open(str(store)).checkpoint(2).manifest.keyed_entry("totals-by-shop", "totals")
+    )
     return store / entry.table.path / entry.handles[0].path
 
 
@@ -75,7 +77,7 @@ def test_a_shared_file_is_reported_once(run: Run, tmp_path: Path) -> None:
             checkpoint.write_changes(
                 "u", "s", changed, key="k", max_parallelism=4, layout="partitioned"
             )
-    entry = store.manifest(1).keyed_entry("u", "s")
+    entry = store.checkpoint(1).manifest.keyed_entry("u", "s")
     for handle in entry.handles:
         change_unread_byte(tmp_path / "s" / entry.table.path / handle.path)
     done = run("verify", "--all", "--deep", "--store", tmp_path / "s")
@@ -158,7 +160,7 @@ def test_a_restore_prints_the_verification(run: Run, fraud: Path, parallelism: i
     arguments = ("restore", "--parallelism", parallelism, "--store", fraud)
     document = json.loads(run(*arguments, "--to", "out", "--output", "json").stdout)
     states = document["exported"]["states"]
-    manifest = StateStore.open(str(fraud)).manifest()
+    manifest = StateStore.open(str(fraud)).checkpoint().manifest
     assert len(states) == len(manifest.entries)
     for state in states:
         stored, subtasks = state["proof"]["stored"], state["proof"]["subtasks"]

@@ -218,7 +218,7 @@ def test_real_entries_become_tables_and_the_same_entries(
                 if any(True for _ in written.rows(state.state)):
                     table = table_of(written, state)
                     bootstrap_flink_state(store, plan, operator.operator, state.state, table)
-        missing = {record.label for record in store.manifest().left_out}
+        missing = {record.label for record in store.checkpoint().manifest.left_out}
         target = str(tmp_path / f"savepoint-{number}")
         export_savepoint(store, target, selection=ExportSelection(leave_out=missing))
         exported = {one.metadata.id: one for one in open_savepoint(target).operators}

@@ -388,8 +388,8 @@ def test_a_query_has_more_partitions_than_the_store_has_key_groups(
     store = kept.store(tmp_path / "store")
     for batch in (0, 1):
         import_checkpoint(kept.spark, str(kept.location), store, batch=batch, max_parallelism=1)
-        assert store.manifest().parallelism == 1
-    assert {entry.state.max_parallelism for entry in store.manifest().keyed} == {1}
+        assert store.checkpoint().manifest.parallelism == 1
+    assert {entry.state.max_parallelism for entry in store.checkpoint().manifest.keyed} == {1}
     kept.export(tmp_path / "target", store=tmp_path / "store", partitions=3)
 
 

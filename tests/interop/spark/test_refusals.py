@@ -445,11 +445,11 @@ def test_states_outside_the_query_are_not_lost_silently(kept: Kept, tmp_path: Pa
 def test_state_lost_by_a_salvage_is_not_lost_silently(kept: Kept, tmp_path: Path) -> None:
     shutil.copytree(kept.store, tmp_path / "store")
     store = kept.new_store(tmp_path / "store")
-    entry = store.manifest().keyed[0]
+    entry = store.checkpoint().manifest.keyed[0]
     file = tmp_path / "store" / entry.table.name_of(entry.handles[0])
     file.write_bytes(file.read_bytes()[:-9])
     store.maintenance.salvage("latest")
-    assert store.manifest().left_out
+    assert store.checkpoint().manifest.left_out
     with pytest.raises(LeftOutStateError, match=r"stateStoreSave-0/default:\d+-\d+ \("):
         export_checkpoint(store, str(tmp_path / "to"), partitions=3)
     done = export_checkpoint(
@@ -459,4 +459,4 @@ def test_state_lost_by_a_salvage_is_not_lost_silently(kept: Kept, tmp_path: Path
         leave_out=["stateStoreSave-0"],
         dry_run=True,
     )
-    assert done.left_out == store.manifest().left_out
+    assert done.left_out == store.checkpoint().manifest.left_out

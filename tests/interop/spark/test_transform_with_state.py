@@ -224,8 +224,10 @@ def taken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Take
 
 @pytest.mark.long
 def test_a_later_micro_batch_is_written_as_changes(taken: Taken) -> None:
-    load = taken.moves.store.manifest
-    first, second = (load(one.checkpoint_id).metrics for one in (taken.first, taken.second))
+    find = taken.moves.store.checkpoint
+    first, second = (
+        find(one.checkpoint_id).manifest.metrics for one in (taken.first, taken.second)
+    )
     assert first is not None
     assert second is not None
     assert taken.second.is_incremental

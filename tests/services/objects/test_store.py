@@ -71,7 +71,10 @@ def test_no_secret_is_stored_or_shown(
     restored = store.restore()
     texts = [
         *(storage.read(name) for name in storage.list("")),
-        *(repr(some).encode() for some in (store, vars(store), storage, server, store.manifest())),
+        *(
+            repr(some).encode()
+            for some in (store, vars(store), storage, server, store.checkpoint().manifest)
+        ),
         *(repr(some).encode() for some in (restored, vars(restored))),
     ]
     assert not any(server.secret_key.encode() in text for text in texts)
@@ -98,7 +101,7 @@ def test_tasks_of_spark_write_and_read_the_store(
     for checkpoint_id, wanted in ((1, USERS), (2, USERS.slice(50))):
         keyed = store.restore(checkpoint=checkpoint_id, parallelism=3).keyed("totals", "total")
         assert rows_of(keyed.to_spark().toArrow()) == rows_of(wanted)
-    assert [store.manifest(n).keyed[0].table.version for n in (1, 2)] == [0, 1]
+    assert [store.checkpoint(n).manifest.keyed[0].table.version for n in (1, 2)] == [0, 1]
     assert store.maintenance.verify("all", deep=True).is_intact
 
 

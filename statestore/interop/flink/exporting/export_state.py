@@ -19,6 +19,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import InvalidArgumentError
 from statestore.format.rescale_proof import RowSet
 from statestore.interop.flink.exporting.carry import select_carried_operators
@@ -129,7 +130,7 @@ def export_savepoint(
     store: StateStore,
     place: str,
     *,
-    checkpoint: int | str = "latest",
+    checkpoint: CheckpointRef = "latest",
     selection: ExportSelection = EVERYTHING,
     parallelism: int | None = None,
     max_parallelism: int | None = None,

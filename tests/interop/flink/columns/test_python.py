@@ -176,7 +176,7 @@ def test_each_state_has_columns_and_pyflinks_key_hash(store: StateStore) -> None
     states = [one for one in states_of(store) if one.operator in OPERATORS]
     assert {state.form for state in states} == {EntryForm.COLUMNS}
     assert len(states) == len(OPERATORS) * (len(DECLARED) + 2)  # and timers
-    manifest = store.manifest()
+    manifest = store.checkpoint().manifest
     schemes = {one.state.hash_scheme for one in manifest.keyed}
     assert schemes == {"pyflink"}
     assert store.maintenance.verify(deep=True).is_intact

@@ -159,7 +159,7 @@ def test_the_files_of_an_incremental_checkpoint_are_copied(tmp_path: Path) -> No
     moved = {golden.about["written_at"]: str(tmp_path / "from")}
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     import_savepoint(str(source), store, operators=["by_long"], access=SavepointAccess(moved=moved))
-    others = {one.operator for one in store.manifest().left_out} - {"kinds"}
+    others = {one.operator for one in store.checkpoint().manifest.left_out} - {"kinds"}
     with pytest.raises(InvalidArgumentError, match=r"--allow.*--moved"):
         export_savepoint(
             store,
@@ -339,7 +339,7 @@ def test_a_changelog_outside_of_the_savepoint_is_refused(tmp_path: Path) -> None
 def test_an_operator_of_flink_1_is_not_carried_to_flink_2(tmp_path: Path) -> None:
     source = Golden("1.20_heap_native").unpack(tmp_path / "from")
     store = imported(source, tmp_path)
-    (missing,) = store.manifest().left_out
+    (missing,) = store.checkpoint().manifest.left_out
     with pytest.raises(IncompatibleStateError, match="cannot be carried to Flink 2: its state is"):
         export_savepoint(
             store,
@@ -356,7 +356,7 @@ def test_a_savepoint_can_consist_of_carried_operators(tmp_path: Path) -> None:
         "type-serializer-snapshot-migration-itcase-flink1.4-savepoint", tmp_path
     )
     store = imported(source, tmp_path)
-    unread = {missing.operator for missing in store.manifest().left_out}
+    unread = {missing.operator for missing in store.checkpoint().manifest.left_out}
     selection = ExportSelection(carry=sorted(unread))
     done = export_savepoint(store, str(tmp_path / "to"), selection=selection)
     assert (set(done.carried), done.operators) == (unread, ())

@@ -54,7 +54,7 @@ def partial(imported: Path, tmp_path: Path) -> StateStore:
 def test_the_manifest_records_it_and_an_export_is_refused(
     partial: StateStore, tmp_path: Path
 ) -> None:
-    (left,) = partial.manifest().left_out
+    (left,) = partial.checkpoint().manifest.left_out
     assert left.command == "flink import"
     with pytest.raises(LeftOutStateError, match=r"kinds \(state 'opaque': .*--leave-out 'kinds'"):
         export_savepoint(partial, str(tmp_path / "to"))
@@ -96,13 +96,13 @@ def test_selected_other_operators_are_exported(partial: StateStore, tmp_path: Pa
 def test_derived_checkpoints_copies_and_forks_keep_the_record(
     partial: StateStore, tmp_path: Path
 ) -> None:
-    left = partial.manifest().left_out
+    left = partial.checkpoint().manifest.left_out
     with partial.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_broadcast("notes", "rules", [{"rule": 1}])
         checkpoint.carry_rest()
-    assert partial.manifest().left_out == left
+    assert partial.checkpoint().manifest.left_out == left
     partial.maintenance.rekey("by_long", max_parallelism=256)
-    assert partial.manifest().left_out == left
+    assert partial.checkpoint().manifest.left_out == left
     made = {
         "copy": partial.maintenance.copy("latest", str(tmp_path / "copy")),
         "fork": partial.maintenance.fork(str(tmp_path / "fork")),
@@ -111,7 +111,7 @@ def test_derived_checkpoints_copies_and_forks_keep_the_record(
         place = str(tmp_path / name)
         assert done.left_out == left
         other = StateStore.open(place)
-        assert other.manifest().left_out == left
+        assert other.checkpoint().manifest.left_out == left
         with pytest.raises(LeftOutStateError):
             export_savepoint(other, str(tmp_path / f"of-{name}"))
 
@@ -120,7 +120,7 @@ def test_state_that_is_written_is_no_longer_missing(partial: StateStore) -> None
     with partial.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("kinds", "value", [{"k": 1, "v": 2}], key="k")
         checkpoint.carry_rest()
-    assert partial.manifest().left_out == ()
+    assert partial.checkpoint().manifest.left_out == ()
 
 
 @pytest.mark.long
@@ -129,7 +129,7 @@ def test_operators_that_were_not_selected_are_recorded(tmp_path: Path) -> None:
     place = str(Golden("2.3_heap_canonical").unpack(tmp_path / "from"))
     done = import_savepoint(place, store, operators=["kinds"])
     assert done.not_read == ()
-    assert "by_long" in {one.operator for one in store.manifest().left_out}
+    assert "by_long" in {one.operator for one in store.checkpoint().manifest.left_out}
     with pytest.raises(LeftOutStateError, match=r"by_long \(the import did not select it\)"):
         export_savepoint(store, str(tmp_path / "to"))
 
@@ -138,7 +138,7 @@ def test_operators_that_were_not_selected_are_recorded(tmp_path: Path) -> None:
 def test_a_complete_import_records_nothing(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"))
     done = import_savepoint(str(Golden("2.3_heap_canonical").unpack(tmp_path / "from")), store)
-    assert (done.left_out, store.manifest().left_out) == ((), ())
+    assert (done.left_out, store.checkpoint().manifest.left_out) == ((), ())
     assert export_savepoint(store, str(tmp_path / "to")).is_complete
 
 
@@ -162,7 +162,7 @@ def test_the_state_of_a_jobs_hook_is_recorded(tmp_path: Path) -> None:
     (place / "_metadata").write_bytes(metadata_v3(SavepointMetadata(3, 2, operators, (hook,))))
     store = StateStore.open(str(tmp_path / "store"))
     import_savepoint(str(place), store)
-    assert [one.label for one in store.manifest().left_out] == ["hook/master-state"]
+    assert [one.label for one in store.checkpoint().manifest.left_out] == ["hook/master-state"]
     with pytest.raises(LeftOutStateError, match="--leave-out 'hook/master-state'"):
         export_savepoint(store, str(tmp_path / "to"))
     done = export_savepoint(

@@ -101,7 +101,7 @@ def test_another_type_is_refused_with_the_difference(
     rows = store.restore().keyed("big", "count").to_arrow().to_pylist()
     with pytest.raises(SchemaMismatchError, match=why):
         import_savepoint(str(place), store, hints=HINTS)
-    assert store.manifest().checkpoint_id == 1
+    assert store.checkpoint().checkpoint_id == 1
     assert store.restore().keyed("big", "count").to_arrow().to_pylist() == rows
 
 

@@ -210,7 +210,7 @@ def test_asynchronous_states_are_refused_and_others_read_after_a_drop(
     states = {state.state: state.rows for state in done.record.states}
     assert set(states) == {"last", "sums", *TIMERS}
     assert states["last"] == 109
-    dropped = [one for one in store.manifest().left_out if one.operator == number]
+    dropped = [one for one in store.checkpoint().manifest.left_out if one.operator == number]
     assert [(one.state, one.reason) for one in dropped] == [("texts", "dropped with --drop async")]
     with pytest.raises(LeftOutStateError, match=f"--leave-out '{number}/texts'"):
         export_savepoint(store, str(tmp_path / "no"), selection=ExportSelection(operators=[number]))
