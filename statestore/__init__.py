@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         CompactionListener,
     )
     from statestore.maintenance.batch_parallelism import choose_batch_parallelism
-    from statestore.maintenance.edit_update import RowUpdate
+    from statestore.maintenance.edit_keys import RowUpdate
     from statestore.maintenance.erase_subject import OperatorKey
     from statestore.parquet.writer import ParquetOptions
     from statestore.publishing.iceberg_table import IcebergTable
@@ -106,7 +106,7 @@ _PLACES = {
     "ParquetOptions": "parquet.writer",
     "RestorePlan": "restore.plan",
     "RestoredCheckpoint": "restore.restored",
-    "RowUpdate": "maintenance.edit_update",
+    "RowUpdate": "maintenance.edit_keys",
     "StateKind": "format.state",
     "StateOptions": "snapshot.state_spec",
     "StateStore": "store",

@@ -31,7 +31,7 @@ from statestore.maintenance import verify as verify_command
 from statestore.maintenance.compact import CompactReport, CompactRequest
 from statestore.maintenance.copy import CopiedCheckpoint
 from statestore.maintenance.edit import Edit, EditedState
-from statestore.maintenance.edit_update import RowUpdate
+from statestore.maintenance.edit_keys import RowUpdate
 from statestore.maintenance.erase import ForgottenSubject, erase
 from statestore.maintenance.erase_search import KeySearch, search_store
 from statestore.maintenance.erase_subject import OperatorKey, subject_of

@@ -129,7 +129,7 @@ def compact(
     done = [plan.entry for plan in plans]
     with deriver.derive(source, "compact", dry_run=dry_run, is_needed=is_needed) as draft:
         if draft.writer is not None:
-            with draft.checkpoint.compacting():
+            with draft.checkpoint.collected.measuring.phase("compaction"):
                 done = [*_compact_states(Compactor(draft.files, now_ms), plans, progress)]
             for entry in done:
                 draft.put(entry, compacted=True)

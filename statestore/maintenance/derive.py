@@ -260,6 +260,7 @@ class Deriver:
         tables = TablesAsStored(self.catalog.storage, manifest)
         with self._begin(manifest, self.catalog, tables, None, source.newest_id) as writer:
             draft = Draft(source, command, url, writer)
+            draft.record()
             yield draft
             draft.carry_rest()
 

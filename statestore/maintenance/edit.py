@@ -39,9 +39,15 @@ from statestore.layers.merge import identities_of
 from statestore.layers.rewrite import RewrittenState, with_new_files
 from statestore.maintenance.derive import DerivedReport, Deriver, Draft
 from statestore.maintenance.diff_report import Example
-from statestore.maintenance.edit_keys import EditChanges, EditResult, changes_of, edit_keys
+from statestore.maintenance.edit_keys import (
+    EditChanges,
+    EditResult,
+    RowUpdate,
+    changes_of,
+    edit_keys,
+    updated_rows,
+)
 from statestore.maintenance.edit_sql import SqlResult, sql_result
-from statestore.maintenance.edit_update import RowUpdate, updated_rows
 from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
 from statestore.restore.lookup import key_batch
 from statestore.restore.plan import owners_of

@@ -438,7 +438,8 @@ def _write_replacement(
         left = entry if hit is None else remover.without_rows(hit, draft.files)
         draft.put(_without_log(left, logs))
     draft.record(**_origin(plan, manifest))
-    draft.checkpoint.keep_times(manifest)
+    # For readers and for ``expire``, the rows keep their age.
+    draft.checkpoint.collected.replaced = manifest
 
 
 def _finish(

@@ -13,8 +13,7 @@ not even computed. All other calls work, and have no effect.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
@@ -437,12 +436,6 @@ class CheckpointWriter:
         """
         return () if self._stored is not None else left_out(self._pending, naming)
 
-    @contextmanager
-    def compacting(self) -> Iterator[None]:
-        """Count the time of a block as compaction of carried states."""
-        with self._pending.measuring.phase("compaction"):
-            yield
-
     def record_origin(self, origin: Mapping[str, Any]) -> None:
         """Record which checkpoint this one was derived from, and how.
 
@@ -466,15 +459,6 @@ class CheckpointWriter:
             InvalidArgumentError: for a name with an unpaired surrogate.
         """
         record(self._pending, command=command)
-
-    def keep_times(self, manifest: Manifest) -> None:
-        """Keep the times of a checkpoint that this one replaces.
-
-        Args:
-            manifest: the replaced checkpoint. For readers and for ``expire``, its rows keep their
-                age.
-        """
-        self._pending.replaced = manifest
 
     def record_left_out(self, records: Iterable[LeftOutState], *, inherit: bool = True) -> None:
         """Record state of the source that this checkpoint does not have (I16).

@@ -23,8 +23,7 @@ from statestore.errors import (
     SchemaMismatchError,
     StateNotFoundError,
 )
-from statestore.maintenance.edit_keys import MOST_EXAMPLES
-from statestore.maintenance.edit_update import RowUpdate
+from statestore.maintenance.edit_keys import MOST_EXAMPLES, RowUpdate
 from tests.support.damage import change_unread_byte, files_of, fill
 from tests.support.examples import examples
 from tests.support.forms import (

@@ -10,7 +10,7 @@ import pytest
 
 from statestore import Changes, StateStore, TimeToLive
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.maintenance.edit_update import RowUpdate
+from statestore.maintenance.edit_keys import RowUpdate
 from tests.maintenance.test_edit import ROWS, content, is_whole, make
 from tests.support.forms import RANGED_IN_EACH_RUN
 

@@ -55,11 +55,6 @@ def acknowledged(writer: CheckpointWriter) -> bool:
     return writer.acknowledge(subtask.write(ROWS)) or writer.already_committed
 
 
-def compacted(writer: CheckpointWriter) -> str:
-    with writer.compacting():
-        return "compacted"
-
-
 CALLS: dict[str, Callable[[CheckpointWriter], Any]] = {
     "already_committed": lambda writer: None,  # these differ
     "manifest": lambda writer: None,
@@ -82,10 +77,8 @@ CALLS: dict[str, Callable[[CheckpointWriter], Any]] = {
     "carry_rest": lambda writer: writer.carry_rest(),
     "drop": lambda writer: writer.drop("u", "none"),
     "left_out": lambda writer: writer.left_out(),
-    "compacting": compacted,
     "record_origin": lambda writer: writer.record_origin({"command": "edit", "checkpoint": 2}),
     "record_command": lambda writer: writer.record_command("test"),
-    "keep_times": lambda writer: writer.keep_times(writer.collected.history.load(1)),
     "record_left_out": lambda writer: writer.record_left_out([]),
 }
 

@@ -24,7 +24,7 @@ from statestore.cli.output import Output, Page, json_text
 from statestore.cli.row_changes import write_row_changes
 from statestore.format.state import KeyedState
 from statestore.maintenance.edit import EditedState
-from statestore.maintenance.edit_update import RowUpdate
+from statestore.maintenance.edit_keys import RowUpdate
 
 __all__ = ["edit_state"]
 
