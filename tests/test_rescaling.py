@@ -22,7 +22,7 @@ SECTIONS = {
     1: ("Keys", "key_group_of("),
     2: ("Source offsets", ".operator_state("),
     3: ("Operator ids", "statestore plan --graph new.toml"),
-    4: ("Chains", "statestore show --graph"),
+    4: ("Chains", "statestore show --job-graph"),
     5: ("Wiring", "partition(df, "),
     6: ("Parallelism by bytes", "--parallelism auto --bytes-per-task"),
     7: ("Placement", 'cache=CacheOptions("cache")'),

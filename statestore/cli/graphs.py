@@ -62,7 +62,7 @@ class ShownEdge:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownGraph:
-    """With ``--graph``: the job graph of a checkpoint."""
+    """With ``--job-graph``: the job graph of a checkpoint."""
 
     store: str
     checkpoint_id: int
