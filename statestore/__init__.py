@@ -12,7 +12,7 @@ from statestore._version import __version__
 if TYPE_CHECKING:
     from statestore import errors
     from statestore.catalog.catalog import Checkpoint
-    from statestore.engines.choice import partition
+    from statestore.engines.spark_modules import partition
     from statestore.engines.subtask_rows import key_groups, split_by_subtask
     from statestore.format.compaction_policy import CompactionRule
     from statestore.format.manifest import Manifest
@@ -115,7 +115,7 @@ _PLACES = {
     "choose_batch_parallelism": "maintenance.batch_parallelism",
     "key_group_of": "keys.hashing",
     "key_groups": "engines.subtask_rows",
-    "partition": "engines.choice",
+    "partition": "engines.spark_modules",
     "run_with_restarts": "restarts",
     "split_by_subtask": "engines.subtask_rows",
 }
@@ -126,7 +126,7 @@ def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("statestore.errors")
     if name == "spark_session":
-        from statestore.engines.choice import spark_module
+        from statestore.engines.spark_modules import spark_module
 
         return spark_module("session").spark_session
     if name not in _PLACES:

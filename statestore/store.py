@@ -27,7 +27,7 @@ from statestore.display import (
     when,
 )
 from statestore.durations import Duration, milliseconds_of
-from statestore.engines.choice import spark_module
+from statestore.engines.spark_modules import spark_module
 from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.state import LAYOUT_CHOICES

@@ -165,7 +165,7 @@ PURE = (
 
 # Imports of our own modules inside a function: (importing module, imported module).
 LAZY = {
-    ("statestore.engines.choice", "statestore.spark"),  # Spark's half, loaded on first use
+    ("statestore.engines.spark_modules", "statestore.spark"),  # Spark's half, loaded on first use
     ("statestore.restore.sql_query", "statestore.restore.dataset"),  # Arrow's datasets load pandas
     ("statestore.cli.verbs.other", "statestore.demo"),  # a verb that needs Spark
     ("statestore.cli.verbs.ui", "statestore.ui.app"),  # ones that draw pages
@@ -188,7 +188,7 @@ LAZY = {
     # A public name is imported when it is asked for.
     ("statestore", "statestore"),
     ("statestore", "statestore.errors"),
-    ("statestore", "statestore.engines.choice.spark_module"),
+    ("statestore", "statestore.engines.spark_modules.spark_module"),
     # A help shows no store, and waits for nothing that reads one.
     ("statestore.cli.command", "statestore.cli.verbs"),
     ("statestore.cli.command", "statestore.parquet.writer.ParquetOptions"),

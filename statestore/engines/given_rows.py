@@ -9,7 +9,7 @@ Dictionaries and pandas DataFrames stay as they are, because their types depend 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -17,8 +17,8 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
-from statestore.engines.choice import is_spark, spark_module
 from statestore.engines.rows import ArrowRows, Rows
+from statestore.engines.spark_modules import is_spark, spark_module
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.rows.fitting_tables import fit_or_stream
 from statestore.rows.pandas_rows import is_pandas
@@ -70,17 +70,31 @@ def read_rows(given: Any, subject: str = ROWS, most_bytes: int | None = None) ->
     return ArrowRows.of(_read_table(given, subject))
 
 
-def typed_rows(rows: Rows | UntypedRows) -> Rows:
-    """Return rows, which get the types of their values if they have none of their own."""
-    return ArrowRows.of(rows.guessed()) if isinstance(rows, UntypedRows) else rows
+def typed_rows(
+    rows: Rows | UntypedRows, convert: Callable[[UntypedRows], pa.Table] = UntypedRows.guessed
+) -> Rows:
+    """Return rows; those without types of their own are converted.
+
+    By default they get the types of their values.
+    """
+    return ArrowRows.of(convert(rows)) if isinstance(rows, UntypedRows) else rows
 
 
-def as_table(given: Any, subject: str = ROWS) -> pa.Table:
-    """Return rows as an Arrow table in this process; see :func:`read_rows`."""
-    given = rereadable(given)
-    if is_dicts(given) or is_pandas(given):
-        return UntypedRows(given, subject).guessed()
-    return _read_table(given, subject)
+def as_table(
+    given: Any,
+    subject: str = ROWS,
+    convert: Callable[[UntypedRows], pa.Table] = UntypedRows.guessed,
+) -> pa.Table:
+    """Return rows of this process as an Arrow table; see :func:`read_rows`, :func:`typed_rows`.
+
+    Raises InvalidArgumentError also for a Spark DataFrame.
+    """
+    rows = typed_rows(read_rows(given, subject), convert)
+    if not isinstance(rows, ArrowRows):
+        raise InvalidArgumentError(
+            f"{subject} must be in this process, not in {type(given).__name__}; pass toArrow()"
+        )
+    return rows.read_all()
 
 
 def is_frame(rows: Any) -> bool:

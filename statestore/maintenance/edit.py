@@ -25,8 +25,7 @@ import pyarrow as pa
 
 from statestore.catalog.catalog import CheckpointRef
 from statestore.display import counted
-from statestore.engines.given_rows import read_rows
-from statestore.engines.rows import ArrowRows
+from statestore.engines.given_rows import read_rows, typed_rows
 from statestore.errors import InvalidArgumentError, Remedy, SchemaMismatchError
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
@@ -54,7 +53,6 @@ from statestore.restore.plan import owners_of
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.matching import matching_positions
 from statestore.rows.python_values import display_rows
-from statestore.rows.untyped_rows import UntypedRows
 from statestore.storage import Storage
 
 __all__ = ["Edit", "EditedState", "edit"]
@@ -290,9 +288,7 @@ def _apply_edit(
 
 def _replace_rows(entry: KeyedEntry, given: Any, draft: Draft) -> EditResult:
     state = entry.state
-    rows = read_rows(given, str(state))
-    if isinstance(rows, UntypedRows):
-        rows = ArrowRows.of(rows.exact(state))
+    rows = typed_rows(read_rows(given, str(state)), lambda untyped: untyped.exact(state))
     schema = rows.schema
     if not same_columns(schema, state.schema):
         raise SchemaMismatchError(

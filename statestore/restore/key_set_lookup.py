@@ -16,9 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.engines.given_rows import read_rows
-from statestore.engines.rows import ArrowRows
-from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.engines.given_rows import as_table
+from statestore.errors import InvalidArgumentError
 from statestore.format.handles import KeyedStateSlice
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import ReadSlices
@@ -31,7 +30,6 @@ from statestore.rows.equality import hashes_of
 from statestore.rows.fit_columns import fit_table
 from statestore.rows.key_group_runs import combine_chunks, key_groups_of, take_rows
 from statestore.rows.matching import matching_positions
-from statestore.rows.untyped_rows import UntypedRows
 from statestore.storage import Storage
 
 __all__ = ["Indexed", "RowCache", "WantedKeys", "bytes_to_read", "rows_of_keys"]
@@ -65,7 +63,7 @@ class WantedKeys:
         Keys may be repeated. Raises InvalidArgumentError when a key column is missing, or has a
         value that :func:`key_batch` would refuse; NullKeyError for a null key.
         """
-        rows = _key_table(rows, state)
+        rows = as_table(rows, f"the keys of {state}", lambda untyped: untyped.keys(state))
         missing = [name for name in state.key if name not in rows.column_names]
         if missing:
             raise InvalidArgumentError(
@@ -301,22 +299,6 @@ def rows_of_keys(
         live_rows_of(search.rows_in(layer.entry, layer.slices), layer) for layer in reads.layers
     ]
     return rows_in_kept_groups(merged_rows(base, layers, entry.state), entry.state, reads.kept)
-
-
-def _key_table(given: Any, state: KeyedState) -> pa.Table:
-    """Return keys as a table. A rounded key, which would find another key's rows, is refused."""
-    rows = read_rows(given, f"the keys of {state}")
-    if isinstance(rows, ArrowRows):
-        return rows.read_all()
-    if not isinstance(rows, UntypedRows):
-        raise InvalidArgumentError(
-            f"the keys of {state} must be in this process, not in {type(given).__name__}; pass "
-            "toArrow()"
-        )
-    try:
-        return rows.keys(state)
-    except SchemaMismatchError as error:
-        raise InvalidArgumentError(str(error)) from error
 
 
 def _name(part: KeyedStateSlice, verify: bool) -> _SliceName:

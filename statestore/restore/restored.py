@@ -18,7 +18,7 @@ import pyarrow as pa
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import Checkpoint
 from statestore.display import figure
-from statestore.engines.choice import spark_module
+from statestore.engines.spark_modules import spark_module
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
 from statestore.format.digest import combine
 from statestore.format.manifest import Manifest, OperatorEntry

@@ -139,11 +139,14 @@ class UntypedRows:
     def keys(self, state: KeyedState) -> pa.Table:
         """Return keys in the state's types; dictionaries get the key columns that occur in them.
 
-        No dictionaries have all key columns. Raises InvalidArgumentError or SchemaMismatchError for
-        values that do not fit.
+        No dictionaries have all key columns. Raises InvalidArgumentError for values that do not
+        fit: a rounded key would find another key's rows.
         """
         if not self.are_dicts:
-            return self.widening(state.schema.select(state.key), state.key)
+            try:
+                return self.widening(state.schema.select(state.key), state.key)
+            except SchemaMismatchError as error:
+                raise InvalidArgumentError(str(error)) from error
         rows = self.values
         names = [name for name in state.key if not rows or any(name in row for row in rows)]
         keys = [{name: row.get(name) for name in names} for row in rows]

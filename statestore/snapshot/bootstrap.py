@@ -21,7 +21,7 @@ from statestore.format.state import KeyedState, OperatorState
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.jobgraph.stored_operators import Operators
 from statestore.parquet.writer import ParquetOptions
-from statestore.snapshot.prepare import add_time_column, with_types
+from statestore.snapshot.full_writer import add_time_column, with_types
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints, StoredFacts
 from statestore.snapshot.state_request import keyed_state, operator_state
 from statestore.snapshot.state_spec import StateOptions, StateSpec

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.engines.choice import spark_module
 from statestore.engines.given_rows import read_rows
 from statestore.engines.rows import ArrowRows, Rows
+from statestore.engines.spark_modules import spark_module
 from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
@@ -36,9 +36,8 @@ from statestore.rows.change_rows import change_stream, width_of
 from statestore.rows.delete_markers import Deletion, named_columns
 from statestore.rows.untyped_rows import UntypedRows
 from statestore.snapshot.carry import LATEST
-from statestore.snapshot.full_writer import write_rows
+from statestore.snapshot.full_writer import prepare, prepare_changes, write_rows
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
-from statestore.snapshot.prepare import prepare, prepare_changes
 from statestore.snapshot.state_spec import Changes, StateSpec
 
 __all__ = ["latest_or", "write_against", "write_changes"]

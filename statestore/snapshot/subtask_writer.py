@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from statestore.arguments import checked_methods
-from statestore.engines.given_rows import read_rows
+from statestore.engines.given_rows import read_rows, typed_rows
 from statestore.engines.rows import ArrowRows, write_own_rows
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.handles import KeyedStateHandle
@@ -26,7 +26,6 @@ from statestore.format.state import Layout
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.parquet.keyed_writer import KeyedTarget
-from statestore.rows.untyped_rows import UntypedRows
 from statestore.snapshot.acknowledgement import Acknowledgement, AttemptId
 from statestore.storage import Storage
 
@@ -111,9 +110,8 @@ class SubtaskWriter:
 
     def _write(self, given: Any, target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
         state = target.state
-        rows = read_rows(given, str(state), target.options.stream_bytes)
-        if isinstance(rows, UntypedRows):
-            rows = ArrowRows.of(rows.exact(state))
+        known = read_rows(given, str(state), target.options.stream_bytes)
+        rows = typed_rows(known, lambda untyped: untyped.exact(state))
         if not isinstance(rows, ArrowRows):
             raise InvalidArgumentError(
                 f"the rows of subtask {self.subtask} of {state} must be in its process, not in "

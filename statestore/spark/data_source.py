@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar
 
 from statestore.catalog.catalog import Catalog
-from statestore.engines.choice import spark_module
+from statestore.engines.spark_modules import spark_module
 from statestore.errors import InvalidArgumentError
 from statestore.format.slices import KeyedPlan
 from statestore.format.ttl import clock_ms

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from statestore.engines.choice import partition
+from statestore.engines.spark_modules import partition
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
 from statestore.jobgraph.edge_wiring import pointwise
 from statestore.jobgraph.partitioners import (
