@@ -98,9 +98,8 @@ class Command(Program, Root):
                 "trend:show_trend",
                 "Show the growth of each state, and when it reaches a size or a restore time",
             ),
-            "ui": LazyVerb("ui:serve_store", "Serve the store in a browser"),
-            "report": LazyVerb(
-                "ui:write_store_report", "Write a report on a store as one HTML file"
+            "ui": LazyVerb(
+                "ui:serve_store", "Serve the store in a browser, or write a report as one HTML file"
             ),
         },
         "Plan and restore": {
@@ -131,13 +130,9 @@ class Command(Program, Root):
             "verify": LazyVerb(
                 "verify:verify_checkpoint", "Check that a checkpoint's files are unchanged"
             ),
-            "salvage": LazyVerb(
-                "salvage:salvage_checkpoint",
-                "Make a new checkpoint from the readable part of a damaged one",
-            ),
             "repair": LazyVerb(
-                "salvage:repair_store",
-                "Rebuild damaged documents that block all writers",
+                "repair:repair_store",
+                "Rebuild damaged documents that block all writers, or a damaged checkpoint",
             ),
             "upgrade": LazyVerb(
                 "upgrade:upgrade_store",
@@ -152,10 +147,10 @@ class Command(Program, Root):
                 "rekey:rekey_operator",
                 "Distribute keyed states over other key groups, as a new checkpoint",
             ),
-            "purge": LazyVerb(
-                "purge:purge_key", "Remove a key of one operator from all kept checkpoints"
+            "forget": LazyVerb(
+                "forget:forget_subject",
+                "Remove a key or a subject from all kept checkpoints",
             ),
-            "forget": LazyVerb("forget:forget_subject", "Remove one subject from all operators"),
         },
         "Move": {
             "bootstrap": LazyVerb(
@@ -164,10 +159,6 @@ class Command(Program, Root):
             ),
             "copy": LazyVerb(
                 "copy:copy_checkpoint", "Copy a checkpoint or savepoint to another store"
-            ),
-            "fork": LazyVerb(
-                "copy:fork_checkpoint",
-                "Create a new store from a checkpoint without copying its files",
             ),
             "publish": LazyVerb(
                 "publish:publish_state",

@@ -224,7 +224,7 @@ class Deriver:
             f"that is derived from it undoes {counted(len(source.newer), 'newer checkpoint')}, up "
             f"to checkpoint {newest}{self._undone_batches(source.manifest, newest)}, because the "
             "next snapshot builds on it. Name the newest checkpoint, or copy this one to a store "
-            "of its own with 'statestore fork'. To undo the newer checkpoints, pass "
+            "of its own with 'statestore copy --linked'. To undo the newer checkpoints, pass "
             "from_older=True (--from-older)"
         )
 

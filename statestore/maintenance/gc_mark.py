@@ -323,7 +323,7 @@ def _repair_hint(checkpoint_id: int, held_by: str | None) -> str:
         return f"{verify}; recover the file from a backup, or release the checkpoint: {held_by}"
     return (
         f"{verify}; recover the file from a backup, or make a new checkpoint of the readable "
-        f"part with 'statestore salvage {checkpoint_id}', and let the damaged one expire"
+        f"part with 'statestore repair {checkpoint_id}', and let the damaged one expire"
     )
 
 

@@ -206,7 +206,8 @@ def _find_by_record(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> M
             f"{catalog.storage.url} already has batch {record.number} of job {batch.job!r}, in "
             f"checkpoint {record.checkpoint_id}, but {batch} is an earlier batch. Nothing is "
             "written. If the job was reset intentionally, create a separate store with "
-            "'statestore fork' at the checkpoint before that batch, or give the job another name"
+            "'statestore copy --linked' at the checkpoint before that batch, or give the job "
+            "another name"
         )
     return catalog.load_header(record.checkpoint_id) if record.checkpoint_id in visible else newest
 

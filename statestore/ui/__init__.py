@@ -1,4 +1,4 @@
-"""A store in a browser: ``statestore ui`` serves it, ``statestore report`` writes it as one file.
+"""A store in a browser: ``statestore ui`` serves it, or writes it as one file.
 
 HTML templates render the results of the library. The charts of the pages are Vega-Lite
 specifications, which the browser draws. A report has no script: its charts are SVG from

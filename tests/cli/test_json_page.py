@@ -8,7 +8,7 @@ from click import Context
 from docs.json_page import PAGE, documents, page
 from statestore.cli.main import cli
 
-WITHOUT_JSON = {"demo", "ui"}
+WITHOUT_JSON = {"demo"}
 
 
 def test_the_page_is_current() -> None:

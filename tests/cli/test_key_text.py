@@ -143,6 +143,6 @@ def test_far_keys_in_every_command(tmp_path: Path, run: Run, name: str) -> None:
     assert ask("diff", "1", "2")["states"][0]["changed"] == len(keys)
     # Old files have the key until 'statestore gc' deletes them, which forget reports as a problem.
     assert run("forget", "--column", f"k={texts[0]}", "--store", tmp_path).exit_code == 1
-    ask("purge", "--operator", "u", "--key", texts[1], "--all")
+    ask("forget", "--operator", "u", "--key", texts[1])
     left = store.restore().keyed("u", "s").to_arrow()["v"].to_pylist()
     assert sorted(left) == [100 + number for number in numbers[2:]]

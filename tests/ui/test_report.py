@@ -183,7 +183,7 @@ def test_everything_that_is_left_out_is_named(
     (damaged,) = Path(store.url).rglob("*2.json")
     damaged.write_text("{}")
     to = tmp_path / "report.html"
-    command = ["report", "--store", store.url, "--to", str(to), "--against", "1"]
+    command = ["ui", "--store", store.url, "--to", str(to), "--against", "1"]
     assert main([*command, "--output", "json"]) == 0
     named = json.loads(capsys.readouterr().out)["left_out"]
     assert main(command) == 0

@@ -1,4 +1,4 @@
-"""``statestore copy`` and ``fork``: bring a checkpoint to another store, or to a new one."""
+"""``statestore copy``: bring a checkpoint to another store, or share it with a new one."""
 
 from __future__ import annotations
 
@@ -11,37 +11,56 @@ from statestore.cli.options import checkpoint_argument, dry_run_option
 from statestore.cli.output import Output, Page, progress_bar
 from statestore.maintenance.copy import CopiedCheckpoint
 
-__all__ = ["copy_checkpoint", "fork_checkpoint"]
+__all__ = ["copy_checkpoint"]
 
 
 @click.command(
     "copy",
     cls=Verb,
     prints=(
-        "The new checkpoint's number in the target store, and the files and bytes that the "
-        "target lacked. Each file's SHA-256 is checked. A copy that was killed continues when "
-        "it is run again. If CHECKPOINT is a savepoint, the target gets a savepoint with that "
-        "name. Both stores are accessed with the same credentials."
+        "The new checkpoint's number in the target store, and the files and bytes that the target "
+        "lacked. Each file's SHA-256 is checked. A copy that was killed continues when it is run "
+        "again. If CHECKPOINT is a savepoint, the target gets a savepoint with that name. With "
+        "--linked, the target is a new store, and each file gets a name in both stores, so that "
+        "each can expire, compact and collect without an effect on the other; files are copied "
+        "only where a file system cannot do this."
     ),
     examples=(
         "statestore copy --target ./backup --dry-run --store ./fraud",
         "statestore copy 1 --target ./backup --as-savepoint end-of-january --store ./fraud",
+        "statestore copy 1 --linked --target ./what-if --store ./fraud",
     ),
+    modes={"": ("--as-savepoint",), "--linked": ()},
 )
 @checkpoint_argument
-@click.option("--target", metavar="URL", required=True, help="The path or URL of the target store.")
+@click.option(
+    "--target",
+    metavar="URL",
+    required=True,
+    help="The path or URL of the target store, which is accessed with the same credentials.",
+)
 @click.option(
     "--as-savepoint", metavar="NAME", help="Create a savepoint with this name for the copy."
 )
+@click.option("--linked", is_flag=True, help="Create a new store that shares the files.")
 @dry_run_option
 @pass_invocation
 def copy_checkpoint(
-    invocation: Invocation, checkpoint: str, target: str, as_savepoint: str | None, dry_run: bool
+    invocation: Invocation,
+    checkpoint: str,
+    target: str,
+    as_savepoint: str | None,
+    linked: bool,
+    dry_run: bool,
 ) -> Output[CopiedCheckpoint]:
     """Copy a checkpoint or savepoint to another store."""
-    store = invocation.store()
+    maintenance = invocation.store().maintenance
+    if linked:
+        with progress_bar("linking") as progress:
+            forked = maintenance.fork(target, checkpoint, dry_run=dry_run, on_progress=progress)
+        return Output(forked, write_forked)
     with progress_bar("copying") as progress:
-        copied = store.maintenance.copy(
+        copied = maintenance.copy(
             checkpoint, target, as_savepoint=as_savepoint, dry_run=dry_run, on_progress=progress
         )
     return Output(copied, write_copied)
@@ -68,41 +87,14 @@ def write_copied(page: Page, copied: CopiedCheckpoint) -> None:
     write_left_out(page, copied.left_out)
 
 
-@click.command(
-    "fork",
-    cls=Verb,
-    prints=(
-        "The files and bytes that the new store shares with this store, and those that had to "
-        "be copied. On one file system nothing is copied: each file gets a name in both stores, "
-        "so that each can expire, compact and collect without an effect on the other."
-    ),
-    examples=(
-        "statestore fork --target ./what-if --dry-run --store ./fraud",
-        "statestore fork 1 --target ./what-if --store ./fraud",
-    ),
-)
-@checkpoint_argument
-@click.option("--target", metavar="URL", required=True, help="The path or URL of the new store.")
-@dry_run_option
-@pass_invocation
-def fork_checkpoint(
-    invocation: Invocation, checkpoint: str, target: str, dry_run: bool
-) -> Output[CopiedCheckpoint]:
-    """Create a new store from a checkpoint without copying its files."""
-    store = invocation.store()
-    with progress_bar("forking") as progress:
-        forked = store.maintenance.fork(target, checkpoint, dry_run=dry_run, on_progress=progress)
-    return Output(forked, write_forked)
-
-
 def write_forked(page: Page, forked: CopiedCheckpoint) -> None:
-    """Write the result of a fork as text."""
+    """Write the result of a linked copy as text."""
     source = f"checkpoint {forked.checkpoint_id} of {forked.store}"
     if forked.dry_run:
-        page.line(f"would fork {source} to {forked.target}", "bold")
+        page.line(f"would link {source} to {forked.target}", "bold")
     else:
         page.line(
-            f"forked {source} to {forked.target} as checkpoint {forked.new_checkpoint_id}", "bold"
+            f"linked {source} to {forked.target} as checkpoint {forked.new_checkpoint_id}", "bold"
         )
     shared = amount(forked.size_bytes - forked.copied_bytes, forked.files - forked.copied_files)
     page.line(f"  shared  {shared}")

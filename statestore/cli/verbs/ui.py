@@ -1,4 +1,4 @@
-"""``statestore ui`` and ``statestore report``: show a store in a browser, or write it as one file.
+"""``statestore ui``: show a store in a browser, or write a report as one file.
 
 The pages are a layer above the command, as the demo is, so they are loaded only on demand.
 """
@@ -19,8 +19,9 @@ from statestore.cli.drawing import size
 from statestore.cli.options import checkpoint_argument, query_limit_options
 from statestore.cli.output import Output, Page, progress_bar
 from statestore.durations import milliseconds_of
+from statestore.store import StateStore
 
-__all__ = ["WrittenReport", "serve_store", "write_store_report"]
+__all__ = ["WrittenReport", "serve_store"]
 
 
 @click.command(
@@ -28,15 +29,23 @@ __all__ = ["WrittenReport", "serve_store", "write_store_report"]
     cls=Verb,
     prints=(
         "The address of the pages, on stderr, until Ctrl-C. The pages never change a store. On "
-        "another address than localhost, each request needs a token, which is part of the "
-        "printed address."
+        "another address than localhost, each request needs a token, which is part of the address. "
+        "With --to: the size of the report, one HTML file of at most 300 kB that needs no network, "
+        "and what it does not contain."
     ),
     examples=(
         "statestore ui --store ./fraud",
         "statestore ui --port 0 --store s3://bucket/fraud",
         "statestore ui --host 0.0.0.0 --token secret --store ./fraud",
+        "statestore ui --to report.html --store ./fraud",
+        "statestore ui 2 --against 1 --to report.html --store ./fraud",
     ),
+    modes={
+        "": ("--host", "--port", "--token", "--time-limit", "--memory-limit", "--queries"),
+        "--to": ("checkpoint", "--against"),
+    },
 )
+@checkpoint_argument
 @click.option("--host", default="127.0.0.1", help="The address to listen on. [127.0.0.1]")
 @click.option(
     "--port",
@@ -56,19 +65,31 @@ __all__ = ["WrittenReport", "serve_store", "write_store_report"]
     metavar="N",
     help="The maximum number of concurrent queries; further ones are refused. [2]",
 )
+@click.option("--to", metavar="FILE", help="Write a report on the checkpoint to this file instead.")
+@click.option(
+    "--against",
+    metavar="CHECKPOINT",
+    help="Also compare with this checkpoint or savepoint.",
+    shell_complete=complete_checkpoint,
+)
 @pass_invocation
 def serve_store(
     invocation: Invocation,
+    checkpoint: str,
     host: str,
     port: int,
     token: str | None,
     time_limit: str,
     memory_limit: int,
     queries: int,
-) -> int:
-    """Serve the store in a browser."""
-    app = import_module("statestore.ui.app")
+    to: str | None,
+    against: str | None,
+) -> Output[WrittenReport] | int:
+    """Serve the store in a browser, or write a report as one HTML file."""
     store = invocation.store()
+    if to is not None:
+        return _write_report(store, to, checkpoint, against)
+    app = import_module("statestore.ui.app")
     limited = time_limit if milliseconds_of(time_limit) else None
     limits = app.QueryLimits(limited, memory_limit, queries)
     if token is None and not app.is_local(host):
@@ -86,33 +107,10 @@ def serve_store(
     os._exit(0)
 
 
-@click.command(
-    "report",
-    cls=Verb,
-    prints=(
-        "The path and size of the report, and what it does not contain: one HTML file of at "
-        "most 300 kB that needs no network."
-    ),
-    examples=(
-        "statestore report --to report.html --store ./fraud",
-        "statestore report 2 --against 1 --to report.html --store ./fraud",
-    ),
-)
-@checkpoint_argument
-@click.option("--to", required=True, metavar="FILE", help="The file to write.")
-@click.option(
-    "--against",
-    metavar="CHECKPOINT",
-    help="Also compare with this checkpoint or savepoint.",
-    shell_complete=complete_checkpoint,
-)
-@pass_invocation
-def write_store_report(
-    invocation: Invocation, checkpoint: str, to: str, against: str | None
+def _write_report(
+    store: StateStore, to: str, checkpoint: str, against: str | None
 ) -> Output[WrittenReport]:
-    """Write a report on a store as one HTML file."""
     report = import_module("statestore.ui.report")
-    store = invocation.store()
     with progress_bar("drawing") as progress:
         written = report.write_report(store, to, checkpoint, against=against, progress=progress)
     document = WrittenReport(

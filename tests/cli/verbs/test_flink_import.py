@@ -168,7 +168,7 @@ def test_omitted_state_is_reported(run: Run) -> None:
     assert "kinds (state 'opaque': " in run("show", "--store", "o").stdout
     assert "intact, but some state of its source is missing" in run("verify", "--store", "o").stdout
     assert "left out  kinds" in run("copy", "--target", "copied", "--store", "o").stdout
-    assert "left out  kinds" in run("fork", "--target", "forked", "--store", "o").stdout
+    assert "left out  kinds" in run("copy", "--linked", "--target", "forked", "--store", "o").stdout
     refused = run("flink", "export", "to", "--store", "copied")
     assert (refused.exit_code, refused.stdout) == (12, "")
     assert "--leave-out 'kinds'" in refused.stderr

@@ -278,9 +278,9 @@ def test_the_command_that_made_a_checkpoint_is_shown(run: Run, fraud: Path, tmp_
         ("diff", "kept", "latest"),
         ("diff", "kept", "latest", "--rows", "--operator", "totals-by-user", "--state", "totals"),
         ("diff", "latest", "kept", "--rows", "--operator", "totals-by-user", "--state", "totals"),
-        ("report", "kept", "--to", "report.html"),
-        ("report", "kept", "--against", "2", "--to", "report.html"),
-        ("report", "2", "--against", "kept", "--to", "report.html"),
+        ("ui", "kept", "--to", "report.html"),
+        ("ui", "kept", "--against", "2", "--to", "report.html"),
+        ("ui", "2", "--against", "kept", "--to", "report.html"),
     ],
     ids=" ".join,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -50,10 +51,10 @@ def test_a_purge_names_replaced_checkpoints_and_the_check_names_remaining_ones(
     run: Run, damaged: Path
 ) -> None:
     store = ("--store", damaged)
-    key = ("purge", "--operator", "totals-by-user", "--key", "u117")
-    planned = document(run(*key, "--all", "--dry-run", *store, "--output", "json"))
+    key = ("forget", "--operator", "totals-by-user", "--key", "u117")
+    planned = document(run(*key, "--dry-run", *store, "--output", "json"))
     assert [one["new_checkpoint_id"] for one in planned["replaced"]] == [None, None]  # type: ignore[attr-defined]
-    done = run(*key, "--all", *store)
+    done = run(*key, *store)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("removed the key of operator totals-by-user from 2 checkpoints")
     assert StateStore.open(str(damaged)).checkpoints() == (4, 5)
@@ -66,7 +67,7 @@ def test_a_purge_names_replaced_checkpoints_and_the_check_names_remaining_ones(
     assert gone.stdout.startswith("the key is gone from")
     search = document(run(*key, "--check", *store, "--output", "json"))
     assert (search["is_gone"], search["found"], search["unsearched"]) == (True, [], [])
-    nothing = run(*key, "--all", *store)
+    nothing = run(*key, *store)
     assert nothing.stdout.startswith("no kept checkpoint of")
 
 
@@ -120,11 +121,11 @@ def test_a_subject_of_several_columns(run: Run, damaged: Path) -> None:
         "--store",
         damaged,
     )
-    found = document(run(*words, "--output", "json"))
-    states = [state for one in found["purged"]["replaced"] for state in one["states"]]  # type: ignore[index]
+    found: Any = document(run(*words, "--output", "json"))
+    states = [state for one in found["replaced"] for state in one["states"]]
     assert [(state["operator"], state["rows"]) for state in states] == [("totals-by-shop", 1)] * 2
-    assert found["search"]["is_gone"]  # type: ignore[index]
-    others = {one["state"] for one in found["purged"]["others"]}  # type: ignore[index]
+    assert found["search"]["is_gone"]
+    others = {one["state"] for one in found["others"]}
     assert others == {"per_country"}
 
 
@@ -145,17 +146,27 @@ def test_an_invalid_subject_is_refused(
     assert said in done.stderr
 
 
-@pytest.mark.parametrize("options", [[], ["--all", "--check"], ["1", "--all"]])
-def test_a_purge_requires_an_operator(run: Run, fraud: Path, options: list[str]) -> None:
-    words = ("purge", "--operator", "totals-by-user", "--key", "u1", "--store", fraud)
-    done = run(*words, *options)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "pass --column COLUMN=VALUE, or --key KEY and --operator OPERATOR"),
+        (["--key", "u1"], "--key is of one operator: pass --operator"),
+        (["--key", "u1", "--column", "user_id=u1"], "--column and --key exclude each other"),
+        (["--column", "user_id=u1", "--operator", "u"], "remove --operator: it needs --key"),
+        (["1", "--key", "u1", "--operator", "u", "--check"], "--check searches the whole store"),
+    ],
+)
+def test_a_key_and_a_subject_are_not_confused(
+    run: Run, fraud: Path, options: list[str], message: str
+) -> None:
+    done = run("forget", *options, "--store", fraud)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "pass exactly one of CHECKPOINT, --all and --check" in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.slow
 def test_a_key_of_several_columns(run: Run, damaged: Path) -> None:
-    words = ("purge", "--operator", "totals-by-shop", "--key", '["DE", 17]', "--all")
+    words = ("forget", "--operator", "totals-by-shop", "--key", '["DE", 17]')
     done = document(run(*words, "--store", damaged, "--output", "json"))
     (state,) = done["replaced"][0]["states"]  # type: ignore[index]
     assert (state["state"], state["rows"]) == ("totals", 1)
@@ -290,12 +301,11 @@ def test_purge_names_the_columns_if_the_key_had_others(store: StateStore, run: R
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("o", "s", rows, key="customer")
     words = (
-        "purge",
+        "forget",
         "--operator",
         "o",
         "--key",
         "4711",
-        "--all",
         "--dry-run",
         "--store",
         store.url,

@@ -1,4 +1,4 @@
-"""``fork``, ``rekey``, ``diff --rows`` and ``get --history`` on the command line."""
+"""``copy --linked``, ``rekey``, ``diff --rows`` and ``get --history`` on the command line."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def document(done: Result) -> Any:
     return json.loads(done.stdout)
 
 
-def test_fork_reports_the_shared_files(run: Run, store: StateStore) -> None:
+def test_a_linked_copy_reports_the_shared_files(run: Run, store: StateStore) -> None:
     planned = document(
-        run("fork", "--target", "f", "--dry-run", "--output", "json", "--store", "s")
+        run("copy", "--linked", "--target", "f", "--dry-run", "--output", "json", "--store", "s")
     )
     assert not Path("f").exists()
-    text = run("fork", "--target", "f", "--store", "s").stdout.splitlines()
-    assert text[0].startswith("forked checkpoint 2 of ")
+    text = run("copy", "--linked", "--target", "f", "--store", "s").stdout.splitlines()
+    assert text[0].startswith("linked checkpoint 2 of ")
     assert text[0].endswith("/f as checkpoint 1")
     assert text[1].startswith("  shared  ")
     assert text[1].endswith(f" in {planned['files']} files")
     assert text[2].endswith(" in 0 files")
     assert (planned["new_checkpoint_id"], planned["copied_files"]) == (None, 0)
-    again = run("fork", "--target", "f", "--store", "s")
+    again = run("copy", "--linked", "--target", "f", "--store", "s")
     assert again.exit_code == 2
     assert (
         "is already a store, with checkpoints 1; choose a path that does not exist yet for the fork"

@@ -1,4 +1,4 @@
-"""The output and exit status of ``statestore salvage`` and ``statestore diff``."""
+"""The output and exit status of ``statestore repair`` of a checkpoint and ``statestore diff``."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def lose_a_file(folder: Path, uid: str, name: str) -> Path:
 def test_salvage_reports_lost_rows_and_where_copies_exist(run: Run, damaged: Path) -> None:
     file = lose_a_file(damaged, "totals-by-shop", "totals")
     lose_a_file(damaged, "orders-source", "offsets")
-    done = run("salvage", 2, "--dry-run", "--store", damaged)
+    done = run("repair", 2, "--dry-run", "--store", damaged)
     assert done.exit_code == 0
     assert "2 files of 213 damaged; dry run: nothing was written" in done.stdout
-    done = run("salvage", 2, "--store", damaged)
+    done = run("repair", 2, "--store", damaged)
     lines = done.stdout.splitlines()
     assert lines[0].endswith("2 files of 213 damaged; the readable part is checkpoint 3")
     assert any(file.name in line and "is missing" in line for line in lines)
@@ -64,7 +64,7 @@ def test_salvage_reports_lost_rows_and_where_copies_exist(run: Run, damaged: Pat
 
 def test_salvage_as_json(run: Run, damaged: Path) -> None:
     file = lose_a_file(damaged, "totals-by-shop", "totals")
-    arguments = ("salvage", "latest", "--from-older", "--store", damaged, "--output", "json")
+    arguments = ("repair", "latest", "--from-older", "--store", damaged, "--output", "json")
     document = json.loads(run(*arguments).stdout)
     assert (document["checkpoint_id"], document["new_checkpoint_id"], document["is_intact"]) == (
         2,
@@ -83,7 +83,7 @@ def test_salvage_as_json(run: Run, damaged: Path) -> None:
     assert origin is not None
     assert origin["filled"] == [
         {
-            "uid": "totals-by-shop",
+            "operator": "totals-by-shop",
             "state": "totals",
             "first": part["first"],
             "last": part["last"],
@@ -93,17 +93,16 @@ def test_salvage_as_json(run: Run, damaged: Path) -> None:
 
 
 def test_salvage_of_an_intact_or_missing_checkpoint(run: Run, fraud: Path) -> None:
-    done = run("salvage", 2, "--store", fraud)
+    done = run("repair", 2, "--store", fraud)
     assert done.exit_code == 0
     assert "no damage in 213 files; nothing was written" in done.stdout
-    assert run("salvage", 7, "--store", fraud).exit_code == 10
-    assert run("salvage", "--store", fraud).exit_code == 2
+    assert run("repair", 7, "--store", fraud).exit_code == 10
 
 
 def test_salvage_without_a_manifest_ends_with_13(run: Run, damaged: Path) -> None:
     name = damaged / "checkpoints/0000000002.json"
     name.write_bytes(name.read_bytes().replace(b"-", b"_", 1))
-    done = run("salvage", 2, "--store", damaged)
+    done = run("repair", 2, "--store", damaged)
     assert done.exit_code == 13
     assert "another checkpoint: 1" in done.stderr
 

@@ -178,7 +178,7 @@ def salvaged(here: Path, run: Run) -> StateStore:
     (entry,) = (one for one in store.checkpoint().manifest.keyed if one.state.uid == UID)
     file = Path("o", entry.table.name_of(entry.handles[0]))
     file.write_bytes(file.read_bytes()[:-9])
-    done = run("salvage", "latest", "--store", "o")
+    done = run("repair", "latest", "--store", "o")
     assert done.exit_code == 0
     assert store.checkpoint().manifest.left_out
     assert all(f"  left out  {one}" in done.stdout for one in store.checkpoint().manifest.left_out)

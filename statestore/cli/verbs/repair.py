@@ -1,4 +1,4 @@
-"""``statestore salvage`` and ``repair``: make damaged stores readable and writable again."""
+"""``statestore repair``: make damaged stores and checkpoints usable again."""
 
 from __future__ import annotations
 
@@ -6,34 +6,38 @@ import click
 
 from statestore.cli.checkpoints import write_derived
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import count, counted
-from statestore.cli.options import dry_run_option, keys_option
+from statestore.cli.options import dry_run_option, keys_option, no_checkpoint_argument
 from statestore.cli.output import Output, Page, cell, json_text, progress_bar, table_of
 from statestore.errors import CorruptionError
 from statestore.keys.groups import KeyGroupRange
 from statestore.maintenance.repair import RepairedStore
 from statestore.maintenance.salvage import DEFAULT_KEYS, LostPart, SalvagedState, SalvageReport
 
-__all__ = ["repair_store", "salvage_checkpoint"]
+__all__ = ["repair_store"]
 
 _KEYS_IN_TEXT = 10
 
 
 @click.command(
-    "salvage",
+    "repair",
     cls=Verb,
     prints=(
-        "The damaged files, and for each state the key groups and rows that can no longer be "
-        "read, with the newest older checkpoint that has them. The readable part becomes a new "
-        "checkpoint. If nothing is damaged, nothing is written."
+        "The documents that were rebuilt: statestore.json, the newest writer's claim, and missing "
+        "entries of Delta logs. Damage that cannot be repaired is listed with what to do, and then "
+        "the exit status is 13. With CHECKPOINT: the key groups and rows of each state that can no "
+        "longer be read, with the newest older checkpoint that has them. The readable part becomes "
+        "a new checkpoint; if nothing is damaged, nothing is written."
     ),
     examples=(
-        "statestore salvage 2 --dry-run --store ./fraud",
-        "statestore salvage latest --from-older --store ./fraud",
+        "statestore repair --dry-run --store ./fraud",
+        "statestore repair --store ./fraud",
+        "statestore repair 2 --dry-run --store ./fraud",
+        "statestore repair latest --from-older --store ./fraud",
     ),
+    modes={"checkpoint": ("--from-older", "--keys")},
 )
-@click.argument("checkpoint", metavar="CHECKPOINT", shell_complete=complete_checkpoint)
+@no_checkpoint_argument
 @click.option(
     "--from-older",
     is_flag=True,
@@ -42,13 +46,16 @@ _KEYS_IN_TEXT = 10
 @keys_option(DEFAULT_KEYS)
 @dry_run_option
 @pass_invocation
-def salvage_checkpoint(
-    invocation: Invocation, checkpoint: str, from_older: bool, keys: int, dry_run: bool
-) -> Output[SalvageReport]:
-    """Make a new checkpoint from the readable part of a damaged one."""
-    store = invocation.store()
+def repair_store(
+    invocation: Invocation, checkpoint: str | None, from_older: bool, keys: int, dry_run: bool
+) -> Output[RepairedStore] | Output[SalvageReport]:
+    """Rebuild damaged documents that block all writers, or a damaged checkpoint."""
+    maintenance = invocation.store().maintenance
+    if checkpoint is None:
+        done = maintenance.repair(dry_run=dry_run)
+        return Output(done, write_repaired, status=CorruptionError.exit_code if done.left else 0)
     with progress_bar("checking") as progress:
-        report = store.maintenance.salvage(checkpoint, from_older, dry_run, keys, progress)
+        report = maintenance.salvage(checkpoint, from_older, dry_run, keys, progress)
     return Output(report, write_report)
 
 
@@ -114,27 +121,6 @@ def _part(part: LostPart) -> tuple[str, ...]:
         count(part.rows),
         *("" if number is None else count(number) for number in numbers),
     )
-
-
-@click.command(
-    "repair",
-    cls=Verb,
-    prints=(
-        "The documents that were rebuilt: statestore.json, the newest writer's claim, and "
-        "missing entries of Delta logs. Damage that cannot be repaired is listed with what to "
-        "do, and then the exit status is 13."
-    ),
-    examples=(
-        "statestore repair --dry-run --store ./fraud",
-        "statestore repair --store ./fraud",
-    ),
-)
-@dry_run_option
-@pass_invocation
-def repair_store(invocation: Invocation, dry_run: bool) -> Output[RepairedStore]:
-    """Rebuild damaged documents that block all writers."""
-    done = invocation.store().maintenance.repair(dry_run=dry_run)
-    return Output(done, write_repaired, status=CorruptionError.exit_code if done.left else 0)
 
 
 def write_repaired(page: Page, repaired: RepairedStore) -> None:
