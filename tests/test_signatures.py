@@ -11,7 +11,7 @@ from typing import Any, is_typeddict
 
 from statestore.api.inspection import StoreInspection
 from statestore.api.maintenance import StoreMaintenance
-from statestore.restore.lazy_subtask import LazySubtask
+from statestore.restore.lookup import LazySubtask
 from statestore.restore.restored import RestoredKeyedState, RestoredOperatorState
 
 MOST_ARGUMENTS = 11

@@ -47,9 +47,9 @@ from statestore.maintenance.edit_keys import (
     updated_rows,
 )
 from statestore.maintenance.edit_sql import SqlResult, sql_result
-from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
-from statestore.restore.lookup import key_batch
+from statestore.restore.lookup import rows_of_keys
 from statestore.restore.plan import owners_of
+from statestore.restore.wanted_keys import WantedKeys, key_batch
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.matching import matching_positions
 from statestore.rows.python_values import display_rows

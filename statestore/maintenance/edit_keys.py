@@ -30,8 +30,8 @@ from statestore.layers.merge import read_pieces
 from statestore.layers.rewrite import RewrittenState, Write, owning_spans, rewrite_spans
 from statestore.maintenance.diff_report import Example
 from statestore.parquet.keyed_reader import restored_schema
-from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
-from statestore.restore.lookup import key_batch, key_group_of
+from statestore.restore.lookup import rows_of_keys
+from statestore.restore.wanted_keys import WantedKeys, key_batch, key_group_of
 from statestore.rows.key_group_runs import key_groups_of, take_rows
 from statestore.rows.matching import matching_positions, matching_rows
 from statestore.rows.null_keys import NullKeys

@@ -36,7 +36,8 @@ from statestore.maintenance.erase_subject import Selection
 from statestore.parquet.file_checks import name_file_in_errors
 from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.reader import open_data
-from statestore.restore.lookup import key_group_of, table_of_key
+from statestore.restore.lookup import rows_of_key
+from statestore.restore.wanted_keys import key_group_of
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.delete_markers import clear_deletes
 from statestore.rows.matching import matching_positions
@@ -136,7 +137,7 @@ class RowFinder:
         key = _single_key(part, selections)
         if key is not None:  # reads only the row groups whose bounds admit the key
             alone = replace(part, handles=(handle,))
-            rows: int = table_of_key(self._storage, alone, key).num_rows
+            rows: int = rows_of_key(self._storage, alone, key).num_rows
             return rows
         with open_data(self._storage, part.table.path, handle) as file:
             names = _columns_of(selections, part.state.schema.names)

@@ -18,7 +18,7 @@ from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import type_text
 from statestore.format.state import KeyedState
 from statestore.format.ttl import clock_ms
-from statestore.restore.lookup import table_of_key
+from statestore.restore.lookup import rows_of_key
 from statestore.restore.outer_join import join_checkpoints
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.dataframes import RowStream, as_pandas, as_polars
@@ -112,9 +112,7 @@ def key_history(
         if entry is None or _key_of(entry.state) != key_schema:
             entry, after = None, none
         elif entry != previous:
-            after = _FoundRows(
-                entry.state, table_of_key(catalog.storage, entry, key, now_ms=now_ms)
-            )
+            after = _FoundRows(entry.state, rows_of_key(catalog.storage, entry, key, now_ms=now_ms))
         previous = entry
         rows = None
         if entry is not None:

@@ -20,7 +20,7 @@ from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, StateKind
 from statestore.format.ttl import clock_ms
-from statestore.restore.lookup import table_of_key
+from statestore.restore.lookup import rows_of_key
 from statestore.rows.dataframes import as_pandas, as_polars
 from statestore.rows.python_values import display_rows, rows_to_dicts
 
@@ -154,7 +154,7 @@ def key_states(
     states, skipped = [], []
     for entry in _select_entries(manifest, uid, name):
         try:
-            table = table_of_key(checkpoint.storage, entry, key_of(entry.state), now_ms=now_ms)
+            table = rows_of_key(checkpoint.storage, entry, key_of(entry.state), now_ms=now_ms)
             rows = tuple(
                 display_rows(table) if times_as_text else rows_to_dicts(table, str(entry.state))
             )

@@ -1,32 +1,65 @@
-"""Look up the rows of one key, from at most one data file, without a scan of the state."""
+"""Look up the rows of keys: of one key, or of many in one pass over their key groups.
+
+A lookup reads the files that contain key groups of the keys. In a file with several row groups, few
+keys read only the row groups whose bounds include one of them.
+
+Files never change, so their contents can be cached: :class:`RowCache` holds decoded files with the
+hashes of their keys, up to a number of bytes, and :class:`LazySubtask` holds key groups. A lookup
+in a cache reads nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
+from statestore.format.handles import Handle, KeyedStateSlice
 from statestore.format.manifest import KeyedEntry
-from statestore.format.schema import type_text
-from statestore.format.slices import Slices, reads_of
+from statestore.format.slices import ReadSlices, reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.expiry import drop_expired
-from statestore.layers.merge import merged_rows
-from statestore.parquet.keyed_reader import add_key_group, restored_schema
-from statestore.parquet.reader import open_data, row_groups_of
+from statestore.layers.merge import live_rows_of, merged_rows, read_state
+from statestore.layers.regrouped_rows import rows_in_kept_groups
+from statestore.parquet.keyed_reader import read_slices, restored_schema
+from statestore.parquet.reader import DataFile, RowGroups
 from statestore.parquet.statistics import positions_of
-from statestore.rows.column_types import arrow_schema
-from statestore.rows.key_group_runs import key_groups_of
+from statestore.restore.wanted_keys import U64Array, WantedKeys, key_batch, key_group_of
+from statestore.rows.equality import hashes_of
+from statestore.rows.key_group_runs import combine_chunks, take_rows
 from statestore.rows.lossless_cast import brief_text
-from statestore.rows.matching import matching_positions
-from statestore.rows.python_values import column_of, display_rows, rows_to_dicts
-from statestore.rows.uuids import uuid_as_stored, uuid_columns
+from statestore.rows.python_values import rows_to_dicts
 from statestore.storage import Storage
 
-__all__ = ["has_exact_bounds", "key_batch", "key_group_of", "rows_of_key", "table_of_key"]
+__all__ = [
+    "Indexed",
+    "LazySubtask",
+    "RowCache",
+    "bytes_to_read",
+    "rows_of_key",
+    "rows_of_keys",
+]
+
+_SliceName = tuple[str, int, int, int, bool]
+
+_STALE = 32
+"""Slices that were not used in this many lookups are evicted."""
+_SMALL = 4
+"""A decoded file is seldom larger than this multiple of its size."""
+_FEW_KEYS = 16
+"""For more keys in a file, their values are not compared with the bounds of its row groups."""
 
 
 def rows_of_key(
@@ -36,178 +69,367 @@ def rows_of_key(
     *,
     verify: bool = False,
     now_ms: int | None = None,
-    times_as_text: bool = False,
-) -> list[dict[str, Any]]:
-    """Return a key's rows as dictionaries, in stored order; empty when the state lacks the key.
+) -> pa.Table:
+    """Return the rows of a key, in stored order and columns; see :func:`key_batch` for ``key``.
 
-    With ``times_as_text`` times that Python lacks are text, as in
-    :func:`statestore.rows.python_values.display_values`. Otherwise the same as
-    :func:`table_of_key`.
+    This reads one file of the base, and one of each layer of changes. Otherwise it is the same as
+    :func:`rows_of_keys`, whose errors it raises, and InvalidArgumentError when the value does not
+    fit the key's type.
     """
-    table = table_of_key(storage, entry, key, verify=verify, now_ms=now_ms)
-    return display_rows(table) if times_as_text else rows_to_dicts(table, str(entry.state))
+    wanted = WantedKeys.of_key(key, entry.state)
+    group = int(wanted.groups[0])
+    reads = reads_of(entry, KeyGroupRange(group, group))
+    rows = rows_of_keys(storage, entry, reads, wanted, verify=verify, now_ms=now_ms)
+    return rows.select(entry.state.schema.names)
 
 
-def table_of_key(
+def rows_of_keys(
     storage: Storage,
     entry: KeyedEntry,
-    key: Any,
+    reads: ReadSlices,
+    wanted: WantedKeys,
+    cache: RowCache | None = None,
     *,
     verify: bool = False,
     now_ms: int | None = None,
 ) -> pa.Table:
-    """Return the rows of a key, in stored order and columns.
+    """Return the rows of these keys in the given parts of a state, ``key_group`` first.
 
-    ``key`` is a value, or for several key columns a tuple or a dictionary. This reads the file of
-    the key's group, and one file of each layer of changes, but only row groups whose bounds include
-    the key. With ``verify`` it reads the whole file to check its SHA-256. If ``now_ms`` is given,
-    expired rows are left out if the state hides them. Raises InvalidArgumentError when the value
-    does not fit the key's type.
+    The rows are in order of key group. Only files with key groups of the keys are read, each once.
+    Without a cache, only one row group and the result are in memory. With ``verify`` the SHA-256 of
+    each file is checked first. If ``now_ms`` is given, expired rows are left out if the state hides
+    them. Raises MissingFileError or DamagedFileError.
     """
-    wanted = key_batch(entry.state, key)
-    group = key_group_of(entry.state, wanted)
-    reads = reads_of(entry, KeyGroupRange(group, group))
-    rows = _rows_of(storage, entry, reads.base, wanted, verify)
+    search = _Search(storage, wanted, cache, verify, entry.state)
+    base = search.rows_in(entry, reads.base)
     layers = [
-        _rows_of(storage, layer.entry, layer.slices, wanted, verify) for layer in reads.layers
+        live_rows_of(search.rows_in(layer.entry, layer.slices), layer) for layer in reads.layers
     ]
-    merged = drop_expired(merged_rows(rows, layers, entry.state), entry.state, now_ms)
-    return merged.select(entry.state.schema.names)
+    merged = merged_rows(base, layers, entry.state)
+    kept = rows_in_kept_groups(merged, entry.state, reads.kept)
+    return drop_expired(kept, entry.state, now_ms)
 
 
-def _rows_of(
-    storage: Storage, entry: KeyedEntry, slices: Slices, wanted: pa.RecordBatch, verify: bool
-) -> pa.Table:
-    """Return the rows of a key in some slices of one key group, ``key_group`` first."""
-    schema = arrow_schema(entry.state.schema)
-    restored = restored_schema(entry.state.schema)
-    keys = pa.Table.from_batches([wanted])
-    pieces: list[pa.RecordBatch] = []
-    for part in slices:
-        with open_data(storage, entry.table.path, part.handle, verify=verify) as file:
-            metadata = file.parquet.metadata
-            own, _ = row_groups_of(metadata, range(part.first_row, part.first_row + part.rows))
-            # Bounds in a footer without a checksum are not trusted: they could hide rows.
-            known = part.handle.footer is not None
-            for index in _row_groups(metadata, wanted, own) if known else own:
-                for batch in file.batches([index], schema):
-                    own = pa.Table.from_batches([batch.select(wanted.schema.names)])
-                    rows = batch.take(pa.array(matching_positions(own, keys)[0]))
-                    pieces.append(add_key_group(rows, part.key_groups.first, restored))
-    return pa.Table.from_batches(pieces, restored)
+class RowCache:
+    """A cache of decoded slices of files with hashes of their keys, up to a number of bytes.
 
-
-def key_group_of(
-    state: KeyedState, wanted: pa.RecordBatch, max_parallelism: int | None = None
-) -> int:
-    """Return the key group of a key that :func:`key_batch` returned.
-
-    It is one of the stored key groups, or of ``max_parallelism`` key groups.
+    Each lookup needs about the same slices. Therefore a slice is not evicted while lookups use it,
+    and slices that do not fit are read each time. With LRU eviction, one slice too many would evict
+    each slice right before it is needed.
     """
-    return int(key_groups_of(wanted, state, max_parallelism)[0])
+
+    def __init__(self, limit_bytes: int) -> None:
+        """Start an empty cache of at most ``limit_bytes``."""
+        self._limit, self._size = limit_bytes, 0
+        self._lookup, self._lookups = "", 0
+        self._held: dict[_SliceName, _CachedSlice] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes in the cache."""
+        return self._size
+
+    def begin(self, lookup: str) -> None:
+        """Start a lookup; evict slices that were not used in many lookups."""
+        with self._lock:
+            if lookup == self._lookup:
+                return
+            self._lookup, self._lookups = lookup, self._lookups + 1
+            for name, held in [*self._held.items()]:
+                if held.used < self._lookups - _STALE:
+                    self._size -= self._held.pop(name).indexed.size
+
+    def find(self, part: KeyedStateSlice, verify: bool) -> Indexed | None:
+        """Return a slice if it is in the cache; with ``verify`` only if its file was verified."""
+        with self._lock:
+            held = self._held.get(_name(part, verify))
+            if held is None:
+                return None
+            held.used = self._lookups
+            return held.indexed
+
+    def takes(self, size_bytes: int) -> bool:
+        """Return whether there may be room for this many bytes of files."""
+        return size_bytes * _SMALL <= self._limit - self._size
+
+    def put(self, part: KeyedStateSlice, indexed: Indexed, verify: bool) -> None:
+        """Cache a slice if there is room; ``verify`` tells whether its file was verified."""
+        name = _name(part, verify)
+        with self._lock:
+            if name not in self._held and self._size + indexed.size <= self._limit:
+                self._held[name] = _CachedSlice(indexed, self._lookups)
+                self._size += indexed.size
 
 
-def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
-    """Return a key as one row of the state's key columns, which ``key`` itself can be.
+@dataclass(frozen=True)
+class Indexed:
+    """Rows with the sorted hashes of their keys, and the rows' positions in hash order."""
 
-    Raises InvalidArgumentError when the value does not fit the key's type.
-    """
-    if isinstance(key, pa.RecordBatch):
-        return key.select(state.key)
-    schema = arrow_schema(state.schema.select(state.key))
-    columns = uuid_columns(state)
-    values = [
-        uuid_as_stored(value, columns[field.name]) if field.name in columns else value
-        for value, field in zip(_key_values(state, key), schema, strict=True)
-    ]
-    try:
-        arrays = [
-            column_of(
-                [value], field.type, name=field.name, subject=brief_text(key), place=_key_place
+    rows: pa.Table
+    hashes: U64Array
+    order: npt.NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, rows: pa.Table, state: KeyedState) -> Indexed:
+        """Return rows with their index."""
+        hashes = hashes_of(rows.select(state.key))
+        order = np.argsort(hashes).astype(np.uint32)
+        return cls(rows, hashes[order], order)
+
+    @property
+    def size(self) -> int:
+        """The number of bytes in memory."""
+        return int(self.rows.nbytes + self.hashes.nbytes + self.order.nbytes)
+
+    def find(self, wanted: WantedKeys) -> pa.Table:
+        """Return the rows of the keys, in the rows' order."""
+        return wanted.match(self.like(wanted.hashes))
+
+    def like(self, wanted: U64Array) -> pa.Table:
+        """Return the rows whose keys have one of the hashes, in the rows' order."""
+        first = np.searchsorted(self.hashes, wanted, "left")
+        counts = np.searchsorted(self.hashes, wanted, "right") - first
+        ends = np.cumsum(counts)
+        total = int(ends[-1]) if len(ends) else 0
+        spread = np.arange(total) - np.repeat(ends - counts, counts) + np.repeat(first, counts)
+        return take_rows(self.rows, np.sort(self.order[spread]).astype(np.intp))
+
+
+@dataclass
+class _CachedSlice:
+    indexed: Indexed
+    used: int
+
+
+@dataclass(frozen=True)
+class _Search:
+    """A lookup of some keys in the files of a state, with a cache if there is one."""
+
+    storage: Storage
+    wanted: WantedKeys
+    cache: RowCache | None
+    verify: bool
+    state: KeyedState = field(repr=False)
+
+    def rows_in(self, entry: KeyedEntry, slices: Iterable[KeyedStateSlice]) -> pa.Table:
+        """Return the rows of the keys in slices of a state or of a layer, in their order."""
+        pieces = [restored_schema(entry.state.schema).empty_table()]
+        for part in slices:
+            hashes = self.wanted.hashes_in(part)
+            if len(hashes):
+                pieces.append(self._rows_like(entry, part, hashes))
+        return self.wanted.match(combine_chunks(pa.concat_tables(pieces)))
+
+    def _rows_like(self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array) -> pa.Table:
+        """Return a slice's rows with one of the hashes."""
+        cache = self.cache
+        if cache is None or (
+            (held := cache.find(part, self.verify)) is None and not cache.takes(part.size_bytes)
+        ):
+            return self._stream_rows_like(entry, part, hashes)
+        if held is None:
+            rows = pa.Table.from_batches(
+                read_slices(self.storage, entry, [part], verify=self.verify),
+                restored_schema(entry.state.schema),
             )
-            for value, field in zip(values, schema, strict=True)
+            held = Indexed.of(combine_chunks(rows), self.state)
+            cache.put(part, held, self.verify)
+        return held.like(hashes)
+
+    def _stream_rows_like(
+        self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array
+    ) -> pa.Table:
+        pieces = [restored_schema(entry.state.schema).empty_table()]
+        values = self.wanted.values_in(part)
+        row_groups = _row_groups_of_keys(part, len(hashes), values)
+        for batch in read_slices(
+            self.storage, entry, [part], row_groups=row_groups, verify=self.verify
+        ):
+            # Filter by value first: this removes nearly all rows, so few need hashes. For a single
+            # simple key column it is exact; with several, each value may occur in another key.
+            for name, wanted in values.items():
+                batch = batch.filter(pc.is_in(batch.column(name), value_set=wanted))
+            if not len(values) == len(self.state.key) == 1:
+                own = hashes_of(batch.select([*self.state.key]))
+                nearest = np.minimum(np.searchsorted(hashes, own), len(hashes) - 1)
+                batch = batch.take(pa.array(np.flatnonzero(hashes[nearest] == own)))
+            pieces.append(pa.Table.from_batches([batch]))
+        return pa.concat_tables(pieces)
+
+
+def _row_groups_of_keys(
+    part: KeyedStateSlice, keys: int, values: Mapping[str, pa.ChunkedArray]
+) -> RowGroups | None:
+    """Return a filter for the row groups that may have some keys; None to read all of them.
+
+    ``keys`` is the number of keys, and ``values`` has the values of their simple columns. Bounds in
+    a footer without a checksum are not trusted: they could hide rows. Many keys are in nearly all
+    row groups. A file with one row group is read as a whole, with one request, except for one key.
+    """
+    if part.handle.footer is None or not values or keys > _FEW_KEYS:
+        return None
+    if part.handle.row_groups == 1 < keys:
+        return None
+    stored = {name: _stored_values(column) for name, column in values.items()}
+
+    def row_groups(file: DataFile, handle: Handle) -> list[int]:
+        metadata = file.parquet.metadata
+        positions = positions_of(metadata)
+        known = {positions[name]: own for name, own in stored.items() if name in positions}
+        return [
+            number
+            for number in range(metadata.num_row_groups)
+            if all(
+                _may_contain(metadata.row_group(number).column(position).statistics, own)
+                for position, own in known.items()
+            )
         ]
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(
-            f"{brief_text(key, 200)} is not a key of {state} ({_key_text(state)}): {error}"
-        ) from error
-    for value, column in zip(values, schema, strict=True):
-        if not _has_all_fields(value, column.type):
-            raise InvalidArgumentError(
-                f"{brief_text(key, 200)} is not a key of {state} ({_key_text(state)}): name every "
-                "key field"
-            )
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    return row_groups
 
 
-def _has_all_fields(value: Any, data_type: pa.DataType) -> bool:
-    """Return whether a value's dictionaries have all fields of their structs."""
-    if pa.types.is_struct(data_type):
-        return value is not None and all(
-            field.name in value and _has_all_fields(value[field.name], field.type)
-            for field in data_type
-        )
-    if pa.types.is_list(data_type) and value is not None:
-        return all(item is None or _has_all_fields(item, data_type.value_type) for item in value)
-    return True
+def _stored_values(column: pa.ChunkedArray) -> list[Any] | None:
+    """Return sorted values as Parquet stores them: dates as days, text as UTF-8; None with nulls.
+
+    Python has no date after the year 9999, but the number of days always exists. Parquet orders
+    text by its bytes.
+    """
+    if column.null_count:
+        return None
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.int32())
+    values = column.to_pylist()
+    return sorted(value.encode() if isinstance(value, str) else value for value in values)
 
 
-def _key_place(index: int) -> str:
-    return "the key"
-
-
-def _key_values(state: KeyedState, key: Any) -> list[Any]:
-    if isinstance(key, Mapping) and set(key) == set(state.key):
-        return [key[name] for name in state.key]
-    if len(state.key) == 1:
-        return [key]
-    if isinstance(key, tuple | list) and len(key) == len(state.key):
-        return list(key)
-    raise InvalidArgumentError(
-        f"{brief_text(key)} is not a key of {state}; its key is ({_key_text(state)})"
-    )
-
-
-def _key_text(state: KeyedState) -> str:
-    return ", ".join(f"{name} {type_text(state.schema.type_of(name))}" for name in state.key)
-
-
-def _row_groups(metadata: Any, wanted: pa.RecordBatch, among: range) -> list[int]:
-    """Return the row groups whose bounds include the key, or that have no bounds."""
-    positions = positions_of(metadata)
-    kept = []
-    for group in among:
-        row_group = metadata.row_group(group)
-        bounds = (
-            (row_group.column(positions[name]).statistics, _stored_value(wanted.column(name)[0]))
-            for name in wanted.schema.names
-            if name in positions and has_exact_bounds(wanted.schema.field(name).type)
-        )
-        if all(_may_contain(statistics, value) for statistics, value in bounds):
-            kept.append(group)
-    return kept
-
-
-def has_exact_bounds(data_type: pa.DataType) -> bool:
-    """Return whether Parquet's bounds of a column decide which keys are in it."""
-    return bool(
-        pa.types.is_integer(data_type)
-        or pa.types.is_string(data_type)
-        or pa.types.is_date(data_type)
-    )
-
-
-def _stored_value(value: pa.Scalar) -> int | bytes | None:
-    """Return a value as Parquet stores it: a date as days, text as UTF-8 bytes."""
-    if pa.types.is_date(value.type):
-        value = value.cast(pa.int32())
-    stored = value.as_py()
-    return stored.encode() if isinstance(stored, str) else stored
-
-
-def _may_contain(statistics: Any, value: int | bytes | None) -> bool:
-    if value is None or statistics is None or not statistics.has_min_max:
+def _may_contain(statistics: Any, values: Sequence[Any] | None) -> bool:
+    if values is None or statistics is None or not statistics.has_min_max:
         return True
-    # Python has no date after the year 9999, but the number of days always exists. Parquet orders
-    # text by its bytes.
-    return bool(statistics.min_raw <= value <= statistics.max_raw)
+    least, most = statistics.min_raw, statistics.max_raw
+    return bisect_left(values, least) < bisect_right(values, most)
+
+
+def bytes_to_read(
+    per_subtask: Sequence[ReadSlices], wanted: WantedKeys, cache: RowCache | None, verify: bool
+) -> int:
+    """Return the number of bytes of the files that some keys need and a cache does not hold."""
+    groups = np.unique(wanted.groups)
+    return sum(
+        part.size_bytes
+        for reads in per_subtask
+        for part in reads.slices
+        if _has_any(part, groups) and (cache is None or cache.find(part, verify) is None)
+    )
+
+
+def _has_any(part: KeyedStateSlice, groups: npt.NDArray[np.int32]) -> bool:
+    """Return whether some of the sorted key groups are in a slice."""
+    first, after = np.searchsorted(groups, (part.key_groups.first, part.key_groups.last + 1))
+    return bool(first < after)
+
+
+def _name(part: KeyedStateSlice, verify: bool) -> _SliceName:
+    return part.handle.sha256, part.key_groups.first, part.first_row, part.rows, verify
+
+
+@checked_methods
+class LazySubtask:
+    """The key groups of one subtask, each read when one of its keys is looked up.
+
+    Up to ``limit_bytes`` of decoded key groups are cached; the least recently used are evicted
+    first. A larger key group is not cached: each lookup reads the row groups that may have the key.
+    Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        entry: KeyedEntry,
+        own: KeyGroupRange,
+        max_parallelism: int,
+        *,
+        limit_bytes: int,
+        verify: bool = False,
+        now_ms: int | None,
+    ) -> None:
+        """Take the subtask's key groups; nothing is read yet."""
+        self.key_groups = own
+        self._storage, self._entry, self._max = storage, entry, max_parallelism
+        self._limit, self._verify, self._now_ms = limit_bytes, verify, now_ms
+        self._size = 0
+        self._held: OrderedDict[int, Indexed] = OrderedDict()
+        self._too_large: set[int] = set()
+
+    @property
+    def fetched(self) -> tuple[int, ...]:
+        """The key groups in the cache, ascending."""
+        return tuple(sorted(self._held))
+
+    def get(self, key: Any) -> list[dict[str, Any]]:
+        """Return the rows of one key, [] for none; its key group is read, and cached if it fits.
+
+        Raises InvalidArgumentError for an invalid key, or one that another subtask owns,
+        MissingFileError or DamagedFileError.
+        """
+        state = self._entry.state
+        batch = key_batch(state, key)
+        group = key_group_of(state, batch, self._max)
+        if group not in self.key_groups:
+            raise InvalidArgumentError(
+                f"the key {brief_text(key)} of {state} is in key group {group}, but "
+                f"this subtask owns {self.key_groups}; ask the subtask that owns the key group"
+            )
+        held = self._group(group)
+        if held is None:
+            rows = rows_of_key(
+                self._storage, self._entry, batch, verify=self._verify, now_ms=self._now_ms
+            )
+        else:
+            rows = held.find(WantedKeys.of_key(batch, state)).select(state.schema.names)
+        return rows_to_dicts(rows, str(state))
+
+    def fetch(self, key_groups: KeyGroupRange | None = None) -> int:
+        """Read key groups into the cache, by default all; return the number of cached key groups.
+
+        A key group that is larger than the limit is not cached.
+        """
+        for group in self.key_groups if key_groups is None else key_groups:
+            if group in self.key_groups:
+                self._group(group)
+        return len(self._held)
+
+    def _group(self, group: int) -> Indexed | None:
+        """Return a key group and cache it; None if it is larger than the limit."""
+        held = self._held.get(group)
+        if held is None:
+            if group in self._too_large:
+                return None
+            held = self._read(group)
+            if held is None or held.size > self._limit:
+                self._too_large.add(group)
+                return None
+            self._held[group] = held
+            self._size += held.size
+            while self._size > self._limit:
+                self._size -= self._held.popitem(last=False)[1].size
+        self._held.move_to_end(group)
+        return held
+
+    def _read(self, group: int) -> Indexed | None:
+        """Return a key group; None if its rows are larger than the limit."""
+        reads = reads_of(self._entry, KeyGroupRange(group, group), self._max)
+        if sum(part.size_bytes for part in reads.base) > self._limit:  # rows are larger than files
+            return None
+        schema = restored_schema(self._entry.state.schema)
+        pieces: list[pa.RecordBatch] = []
+        size = 0
+        with closing(
+            read_state(self._storage, self._entry, reads, verify=self._verify, now_ms=self._now_ms)
+        ) as batches:
+            for batch in batches:
+                size += batch.nbytes
+                if size > self._limit:
+                    return None
+                pieces.append(batch)
+        return Indexed.of(combine_chunks(pa.Table.from_batches(pieces, schema)), self._entry.state)

@@ -29,7 +29,7 @@ from statestore.jobgraph.matching import Matching
 from statestore.jobgraph.redistribution import ElementRun
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import RangeAssignment
-from statestore.layers.expiry import drop_expired, hides_expired
+from statestore.layers.expiry import hides_expired
 from statestore.layers.layer_cache import LayerCache
 from statestore.layers.merge import record_batch_reader
 from statestore.listeners import CheckpointRestored, Listeners
@@ -38,14 +38,14 @@ from statestore.parquet.writer import ParquetOptions
 from statestore.restore.export import ExportedCheckpoint
 from statestore.restore.export import export as export_checkpoint
 from statestore.restore.host_choice import preferred_hosts
-from statestore.restore.key_set_lookup import WantedKeys, rows_of_keys
-from statestore.restore.lazy_subtask import LazySubtask
-from statestore.restore.lookup import rows_of_key
+from statestore.restore.lookup import LazySubtask, rows_of_key, rows_of_keys
 from statestore.restore.plan import RestorePlan, redistribution_of
 from statestore.restore.row_files import Progress
 from statestore.restore.target import RestoreTarget, plan_target
+from statestore.restore.wanted_keys import WantedKeys
 from statestore.rows.dataframes import pandas_of, polars_of
 from statestore.rows.digests import rows_digest
+from statestore.rows.python_values import display_rows, rows_to_dicts
 from statestore.storage import CachedStorage, Storage
 
 if TYPE_CHECKING:
@@ -410,8 +410,9 @@ class RestoredKeyedState:
         wanted = WantedKeys.of(keys, self.entry.state)
         every = KeyGroupRange.every(self.assignment.max_parallelism)
         reads = self.plan.of_groups(every)
-        rows = rows_of_keys(self._storage, self.entry, reads, wanted, verify=self._verify)
-        return drop_expired(rows, self.entry.state, self.now_ms)
+        return rows_of_keys(
+            self._storage, self.entry, reads, wanted, verify=self._verify, now_ms=self.now_ms
+        )
 
     def lazy(self, subtask: int, *, limit_bytes: int = LAZY_BYTES) -> LazySubtask:
         """Return a subtask whose key groups are read when one of their keys is requested.
@@ -496,14 +497,8 @@ class RestoredKeyedState:
         Raises:
             InvalidArgumentError: if the value does not fit the key's type.
         """
-        return rows_of_key(
-            self._storage,
-            self.entry,
-            key,
-            verify=self._verify,
-            now_ms=self.now_ms,
-            times_as_text=times_as_text,
-        )
+        rows = rows_of_key(self._storage, self.entry, key, verify=self._verify, now_ms=self.now_ms)
+        return display_rows(rows) if times_as_text else rows_to_dicts(rows, str(self.entry.state))
 
     def _hosts(self) -> tuple[str, ...]:
         """Return the hosts with copies of each subtask's files.

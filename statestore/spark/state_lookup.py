@@ -22,8 +22,8 @@ from pyspark.sql.types import StructType
 
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import ReadSlices
-from statestore.layers.expiry import drop_expired
-from statestore.restore.key_set_lookup import RowCache, WantedKeys, bytes_to_read, rows_of_keys
+from statestore.restore.lookup import RowCache, bytes_to_read, rows_of_keys
+from statestore.restore.wanted_keys import WantedKeys
 from statestore.spark.arrow_functions import map_in_arrow
 from statestore.spark.cached_rows import coalesce_small, collect_if_small, collect_single_partition
 from statestore.spark.compat import arrow_schema_of
@@ -133,8 +133,8 @@ def dataframe_of_keys(
 
     def rows_of(subtask: int, cache: RowCache | None) -> pa.Table:
         reads, own = per_subtask[subtask], per_task[subtask]
-        rows = rows_of_keys(storage, entry, reads, own, cache, verify=verify)
-        return drop_expired(rows, entry.state, now_ms).select(arrow.names).cast(arrow)
+        rows = rows_of_keys(storage, entry, reads, own, cache, verify=verify, now_ms=now_ms)
+        return rows.select(arrow.names).cast(arrow)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         warm_up_worker()

@@ -58,7 +58,7 @@ def without(rows: Entries) -> Entries:
 def refuse_key(store: StateStore, number: int) -> None:
     """Assert that base and layers contain no row and no delete of the key."""
     for part in state_of(store, number).parts:
-        assert rows_of_key(store.parts.storage, part, KEY) == []
+        assert rows_of_key(store.parts.storage, part, KEY).num_rows == 0
 
 
 def test_the_key_is_removed_from_all_checkpoints(taken: Checkpoints) -> None:

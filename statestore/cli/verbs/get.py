@@ -17,7 +17,7 @@ from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.state import KeyedState
 from statestore.restore.key_history import KeyAt
 from statestore.restore.key_states import KeyStates
-from statestore.restore.lookup import key_batch, key_group_of
+from statestore.restore.wanted_keys import key_batch, key_group_of
 from statestore.store import StateStore
 
 __all__ = ["FoundRows", "KeyFound", "KeyHistoryResult", "get_rows"]
