@@ -8,6 +8,7 @@ background compaction is reported in the thread of the compaction.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -24,9 +25,18 @@ __all__ = [
     "CompactionFailed",
     "CompactionListener",
     "Listeners",
+    "Progress",
+    "ignore_progress",
 ]
 
 _log = logging.getLogger("statestore")
+
+Progress = Callable[[int, int], None]
+"""Called by a long command with the amount that is done, and the total."""
+
+
+def ignore_progress(done: int, total: int) -> None:
+    """Do nothing: the caller does not show the progress of a command."""
 
 
 @dataclass(frozen=True, kw_only=True)

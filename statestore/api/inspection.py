@@ -10,6 +10,7 @@ from statestore.arguments import checked_methods
 from statestore.catalog.catalog import CheckpointRef
 from statestore.durations import Duration, milliseconds_of
 from statestore.jobgraph.graph import JobGraph
+from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance import diff as diff_command
 from statestore.maintenance import trend as trend_command
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
@@ -27,7 +28,6 @@ from statestore.restore.key_history import KeyHistory
 from statestore.restore.key_states import KeyStates
 from statestore.restore.placement import LOCALITY, OperatorPlacement, place_operators
 from statestore.restore.range_skew import RangeSkew, skews_of
-from statestore.restore.row_files import Progress
 from statestore.restore.selection import plan
 from statestore.restore.skew import FACTOR, SkewReport
 from statestore.restore.target import RestoreTarget, plan_target
@@ -206,7 +206,7 @@ class StoreInspection:
             uid=operator,
             name=state,
             keys=keys,
-            progress=on_progress or (lambda done, total: None),
+            progress=on_progress or ignore_progress,
         )
 
     def skew(
@@ -305,7 +305,7 @@ class StoreInspection:
             state,
             options,
             last=last,
-            progress=on_progress or (lambda done, total: None),
+            progress=on_progress or ignore_progress,
         )
 
     def balance(

@@ -18,6 +18,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.hold_documents import Pin, Savepoint
 from statestore.keys.groups import KeyGroupRange
+from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance import compact as compact_command
 from statestore.maintenance import copy as copy_command
 from statestore.maintenance import edit as edit_command
@@ -28,7 +29,7 @@ from statestore.maintenance import repair as repair_command
 from statestore.maintenance import salvage as salvage_command
 from statestore.maintenance import upgrade as upgrade_command
 from statestore.maintenance import verify as verify_command
-from statestore.maintenance.compact import CompactReport, CompactRequest
+from statestore.maintenance.compact import CompactReport
 from statestore.maintenance.copy import CopiedCheckpoint
 from statestore.maintenance.edit import Edit, EditedState
 from statestore.maintenance.edit_keys import RowUpdate
@@ -51,7 +52,6 @@ from statestore.publishing.iceberg_table import (
     PublishRequest,
     UnpublishedTable,
 )
-from statestore.restore.row_files import Progress
 from statestore.sources.mirror import Mirror
 from statestore.storage import Storage, open_storage
 
@@ -233,7 +233,7 @@ class StoreMaintenance:
             minimum_age_ms=milliseconds_of(minimum_age),
             now_ms=self._store.now_ms(),
             dry_run=dry_run,
-            progress=on_progress or (lambda done, total: None),
+            progress=on_progress or ignore_progress,
         )
 
     def compact(
@@ -286,21 +286,18 @@ class StoreMaintenance:
             CommitConflictError: if another writer commits first.
             StorageError: if the store cannot be read or written.
         """
-        wanted = CompactRequest(
-            uid=operator,
-            name=state,
+        return compact_command.compact(
+            self._store.deriver(),
+            checkpoint=checkpoint,
+            operator=operator,
+            state=state,
             key_groups=key_groups,
             everything=everything,
             rule=rule or self._store.compaction or CompactionRule(),
-        )
-        return compact_command.compact(
-            self._store.deriver(),
-            wanted,
-            checkpoint=checkpoint,
             from_older=from_older,
             dry_run=dry_run,
             now_ms=self._store.now_ms() if now_ms is None else now_ms,
-            progress=on_progress or (lambda done, total: None),
+            progress=on_progress or ignore_progress,
         )
 
     def verify(
@@ -334,7 +331,7 @@ class StoreMaintenance:
             self._store.storage,
             checkpoint=checkpoint,
             deep=deep,
-            progress=on_progress or (lambda done, total: None),
+            progress=on_progress or ignore_progress,
         )
 
     def salvage(
@@ -377,7 +374,7 @@ class StoreMaintenance:
             from_older=from_older,
             dry_run=dry_run,
             keys=keys,
-            progress=on_progress or (lambda done, total: None),
+            progress=on_progress or ignore_progress,
         )
 
     def repair(self, *, dry_run: bool = False) -> RepairedStore:
@@ -548,7 +545,7 @@ class StoreMaintenance:
             from_older=from_older,
             work=None if work is None else Path(work),
             dry_run=dry_run,
-            progress=on_progress or (lambda done, total: None),
+            progress=on_progress or ignore_progress,
         )
 
     def plan_translation(
@@ -653,7 +650,7 @@ class StoreMaintenance:
             collect=gc,
             search=search,
             now_ms=self._store.now_ms(),
-            progress=on_progress or (lambda done, total: None),
+            progress=on_progress or ignore_progress,
         )
 
     def find_subject(
@@ -683,7 +680,7 @@ class StoreMaintenance:
         return search_store(
             self._store.catalog(),
             subject_of(subject),
-            on_progress or (lambda done, total: None),
+            on_progress or ignore_progress,
         )
 
     def copy(
@@ -737,7 +734,7 @@ class StoreMaintenance:
             layout=parts.layout,
             as_savepoint=as_savepoint,
             dry_run=dry_run,
-            progress=on_progress or (lambda done, total: None),
+            progress=on_progress or ignore_progress,
         )
 
     def fork(
@@ -775,7 +772,7 @@ class StoreMaintenance:
             storage,
             self._beside(storage).deriver_of,
             dry_run=dry_run,
-            progress=on_progress or (lambda done, total: None),
+            progress=on_progress or ignore_progress,
         )
 
     def publish_iceberg(
@@ -842,7 +839,7 @@ class StoreMaintenance:
             request,
             dry_run=dry_run,
             now_ms=self._store.now_ms(),
-            progress=on_progress or (lambda done, total: None),
+            progress=on_progress or ignore_progress,
         )
 
     def unpublish_iceberg(

@@ -7,7 +7,7 @@ files are new. The old files stay, because older checkpoints still name them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, ClassVar
@@ -25,42 +25,12 @@ from statestore.format.layers import live_rows, live_without
 from statestore.format.manifest import KeyedEntry, Layer, Manifest
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.compaction import Compactor
+from statestore.listeners import Progress
 from statestore.maintenance.derive import DerivedReport, Deriver
 
-__all__ = ["CompactReport", "CompactRequest", "CompactedState", "compact"]
+__all__ = ["CompactReport", "CompactedState", "compact"]
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompactRequest:
-    """The states and key groups to compact, and the rule that selects the changes.
-
-    ``key_groups`` is a KeyGroupRange, or text such as ``0-31`` or ``7``. ``everything`` ignores the
-    rule.
-    """
-
-    uid: str | None = None
-    name: str | None = None
-    key_groups: Any = None
-    everything: bool = False
-    rule: CompactionRule
-
-    @property
-    def only(self) -> KeyGroupRange | None:
-        """The requested key groups; None for all.
-
-        Raises InvalidArgumentError if the text is not a range.
-        """
-        wanted = self.key_groups
-        if wanted is None or isinstance(wanted, KeyGroupRange):
-            return wanted
-        match = _RANGE.fullmatch(wanted) if isinstance(wanted, str) else None
-        if match is None:
-            raise InvalidArgumentError(
-                f"{wanted!r} is not a range of key groups; write it as 0-31, or 7"
-            )
-        return KeyGroupRange(int(match[1]), int(match[2] or match[1]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,24 +77,34 @@ class CompactReport(DerivedReport):
 
 def compact(
     deriver: Deriver,
-    wanted: CompactRequest,
     *,
     checkpoint: CheckpointRef,
+    operator: str | None = None,
+    state: str | None = None,
+    key_groups: KeyGroupRange | str | None = None,
+    everything: bool = False,
+    rule: CompactionRule,
     from_older: bool,
     dry_run: bool,
     now_ms: int | None,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> CompactReport:
     """Make a new checkpoint with the same state, with changes folded and layers merged.
 
-    If there is nothing to do, nothing is written and no other writer is fenced. Raises
+    ``key_groups`` as text is ``0-31`` or ``7``. ``everything`` ignores the rule. If there is
+    nothing to do, nothing is written and no other writer is fenced. Raises
     CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, CorruptionError for a damaged
     file, CommitConflictError, or StorageError. If it raises, no new checkpoint is visible.
     """
-    only = wanted.only
+    only = _range_of(key_groups)
     source = deriver.load_source(checkpoint, from_older=from_older or dry_run)
-    entries = _select_entries(source.manifest, wanted)
-    plans = [_CompactionPlan.from_entry(entry, wanted, only) for entry in entries]
+    # Without a rule, expired rows are also removed from key groups without changes.
+    applied = None if everything else rule
+    plans = [
+        _CompactionPlan.from_entry(entry, applied, only)
+        for entry in _select_entries(source.manifest, operator, state)
+        if entry.layers or (everything and entry.state.ttl is not None)
+    ]
     is_needed = any(plan.steps for plan in plans)
     done = [plan.entry for plan in plans]
     with deriver.derive(source, "compact", dry_run=dry_run, is_needed=is_needed) as draft:
@@ -133,37 +113,51 @@ def compact(
                 done = [*_compact_states(Compactor(draft.files, now_ms), plans, progress)]
             for entry in done:
                 draft.put(entry, compacted=True)
-            draft.record(**_origin(wanted, plans))
+            draft.record(everything=everything, states=_compacted_spans(plans))
     return CompactReport(
         **draft.facts,
-        everything=wanted.everything,
+        everything=everything,
         states=tuple(
             plan.report(None if dry_run else entry) for plan, entry in zip(plans, done, strict=True)
         ),
     )
 
 
-def _select_entries(manifest: Manifest, wanted: CompactRequest) -> list[KeyedEntry]:
-    """Return the requested states that have layers.
+def _range_of(key_groups: KeyGroupRange | str | None) -> KeyGroupRange | None:
+    """Return the requested key groups; None for all.
+
+    Raises InvalidArgumentError if the text is not a range.
+    """
+    if key_groups is None or isinstance(key_groups, KeyGroupRange):
+        return key_groups
+    match = _RANGE.fullmatch(key_groups)
+    if match is None:
+        raise InvalidArgumentError(
+            f"{key_groups!r} is not a range of key groups; write it as 0-31, or 7"
+        )
+    return KeyGroupRange(int(match[1]), int(match[2] or match[1]))
+
+
+def _select_entries(manifest: Manifest, uid: str | None, name: str | None) -> list[KeyedEntry]:
+    """Return the requested keyed states.
 
     Raises StateNotFoundError if no state matches.
     """
-    if wanted.uid is not None and wanted.name is not None:
-        manifest.keyed_entry(wanted.uid, wanted.name)
+    if uid is not None and name is not None:
+        return [manifest.keyed_entry(uid, name)]
     named = [
         entry
         for entry in manifest.keyed
-        if wanted.uid in (None, entry.state.uid) and wanted.name in (None, entry.state.name)
+        if uid in (None, entry.state.uid) and name in (None, entry.state.name)
     ]
-    if not named and (wanted.uid, wanted.name) != (None, None):
-        subject = f"operator {wanted.uid!r}" if wanted.name is None else f"state {wanted.name!r}"
+    if not named and (uid, name) != (None, None):
+        subject = f"operator {uid!r}" if name is None else f"state {name!r}"
         existing = ", ".join(str(entry.state) for entry in manifest.keyed) or "none"
         raise StateNotFoundError(
             f"checkpoint {manifest.checkpoint_id} has no keyed state of {subject}; "
             f"it has {existing}"
         )
-    ages = wanted.everything  # then expired rows are also removed from key groups without changes
-    return [entry for entry in named if entry.layers or (ages and entry.state.ttl is not None)]
+    return named
 
 
 @dataclass(frozen=True)
@@ -178,12 +172,12 @@ class _CompactionPlan:
 
     @classmethod
     def from_entry(
-        cls, entry: KeyedEntry, wanted: CompactRequest, only: KeyGroupRange | None
+        cls, entry: KeyedEntry, rule: CompactionRule | None, only: KeyGroupRange | None
     ) -> _CompactionPlan:
-        ages = wanted.everything and entry.state.ttl is not None
+        ages = rule is None and entry.state.ttl is not None
         known = [span for span in spans_of(entry) if span.changed_rows or (ages and span.rows)]
-        if not wanted.everything:
-            due = spans_to_fold(entry, wanted.rule)
+        if rule is not None:
+            due = spans_to_fold(entry, rule)
             known = [span for span in known if span.key_groups in due]
         spans = [span for span in known if only is None or span.key_groups.intersect(only)]
         folded = [span.key_groups for span in spans]
@@ -193,8 +187,8 @@ class _CompactionPlan:
             if (remaining := live_without(layer, folded)) is not None
         ]
         merged = 0
-        if only is None and not wanted.everything:
-            merged = layers_to_merge(replace(entry, layers=tuple(left)), wanted.rule)
+        if only is None and rule is not None:
+            merged = layers_to_merge(replace(entry, layers=tuple(left)), rule)
         merging = left[len(left) - merged :]
         rows = sum(span.rows + span.changed_rows for span in spans)
         every = KeyGroupRange.every(entry.state.max_parallelism)
@@ -225,7 +219,7 @@ class _CompactionPlan:
 
 
 def _compact_states(
-    compactor: Compactor, plans: Sequence[_CompactionPlan], progress: Callable[[int, int], None]
+    compactor: Compactor, plans: Sequence[_CompactionPlan], progress: Progress
 ) -> Iterator[KeyedEntry]:
     """Yield the compacted states, one after another."""
     total, steps = sum(plan.steps for plan in plans), count(1)
@@ -242,19 +236,16 @@ def _compact_states(
         yield entry
 
 
-def _origin(wanted: CompactRequest, plans: Sequence[_CompactionPlan]) -> dict[str, Any]:
-    """Return the members of the ``origin`` that the new manifest records."""
-    return {
-        "everything": wanted.everything,
-        "states": [
-            {
-                "operator": plan.entry.state.uid,
-                "state": plan.entry.state.name,
-                "layers": len(plan.entry.layers),
-                "folded": [[span.key_groups.first, span.key_groups.last] for span in plan.spans],
-                "merged": plan.merged,
-            }
-            for plan in plans
-            if plan.steps
-        ],
-    }
+def _compacted_spans(plans: Sequence[_CompactionPlan]) -> list[dict[str, Any]]:
+    """Return what the ``origin`` of the new manifest records of each compacted state."""
+    return [
+        {
+            "operator": plan.entry.state.uid,
+            "state": plan.entry.state.name,
+            "layers": len(plan.entry.layers),
+            "folded": [[span.key_groups.first, span.key_groups.last] for span in plan.spans],
+            "merged": plan.merged,
+        }
+        for plan in plans
+        if plan.steps
+    ]

@@ -31,7 +31,8 @@ from statestore.errors import (
 )
 from statestore.format.hold_documents import Savepoint, check_savepoint_name
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef
-from statestore.maintenance.copy_files import FileCopy, Progress, data_files
+from statestore.listeners import Progress
+from statestore.maintenance.copy_files import FileCopy, data_files
 from statestore.maintenance.derive import DerivedReport, Deriver, Source
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints
 from statestore.storage import Storage

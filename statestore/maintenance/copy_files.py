@@ -9,7 +9,7 @@ Nothing is deleted: ``gc`` removes the files that no checkpoint names.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -24,18 +24,17 @@ from statestore.errors import (
 )
 from statestore.format.handles import Handle
 from statestore.format.manifest import Manifest
+from statestore.listeners import Progress
 from statestore.maintenance.copy_names import StoredFileIndex, new_name
 from statestore.storage import Storage
 from statestore.storage.base import report_os_errors
 from statestore.storage.hard_links import can_link, link
 
-__all__ = ["CopiedFile", "FileCopy", "Progress", "data_files"]
+__all__ = ["CopiedFile", "FileCopy", "data_files"]
 
 _CHUNK_BYTES = 2**20
 _COPIERS = 4
 _SYNC_FILES = 64
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

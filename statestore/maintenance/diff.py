@@ -11,7 +11,7 @@ are read and compared by identity. This is skipped if the two states have the sa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from statestore.format.common_type import digests_compare
 from statestore.format.left_out import left_out_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.jobgraph.graph import Edge, JobGraph, Node
+from statestore.listeners import Progress
 from statestore.maintenance.diff_report import (
     ROWS_AT_ONCE,
     CheckpointDifference,
@@ -59,7 +60,7 @@ def diff(
     uid: str | None,
     name: str | None,
     keys: int,
-    progress: Callable[[int, int], None],
+    progress: Progress,
     rows_at_once: int = ROWS_AT_ONCE,
 ) -> CheckpointDifference:
     """Compare two checkpoints, which may be in different stores.
@@ -127,7 +128,7 @@ class _Comparison:
         a: MeteredStorage,
         b: MeteredStorage,
         keys: int,
-        progress: Callable[[int, int], None],
+        progress: Progress,
         rows_at_once: int,
     ) -> None:
         self._rows_at_once = rows_at_once

@@ -33,7 +33,7 @@ is done for the newest version.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -50,6 +50,7 @@ from statestore.format.hold_documents import Savepoint
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, Manifest
 from statestore.format.origin_json import REPLACING
+from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.derive import Deriver, Draft
 from statestore.maintenance.erase_files import Hit, RowFinder, RowRemover
 from statestore.maintenance.erase_logs import clean_logs, drop_log
@@ -148,7 +149,7 @@ def erase(
     collect: bool,
     search: bool,
     now_ms: int,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> ForgottenSubject:
     """Remove a subject from every kept checkpoint, or from one, and search the store for it.
 
@@ -186,7 +187,7 @@ def erase(
             minimum_age_ms=0,
             now_ms=now_ms,
             dry_run=False,
-            progress=lambda done, total: None,
+            progress=ignore_progress,
         )
         erased = replace(erased, collected=garbage)
     if search:

@@ -47,6 +47,7 @@ from statestore.format.names import (
     is_savepoint,
 )
 from statestore.format.schema import Schema
+from statestore.listeners import Progress
 from statestore.maintenance.erase_files import FileRows, rows_in_file
 from statestore.maintenance.erase_search_values import IsClean, ValueSearch, json_lines
 from statestore.maintenance.erase_subject import (
@@ -216,7 +217,7 @@ def _is_list_deleted(storage: Storage, part: Entry) -> bool:
 def search_store(
     catalog: Catalog,
     find: SubjectOf,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> KeySearch:
     """Search every file of a store for a subject.
 

@@ -70,7 +70,7 @@ checkpoint names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -93,6 +93,7 @@ from statestore.format.names import (
     pin_path,
     tombstone_path,
 )
+from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.gc_claims import delete_claims, replaced_claims
 from statestore.maintenance.gc_mark import Marks, is_old, mark, named_files_if_readable
 from statestore.storage import Listed, Storage
@@ -156,7 +157,7 @@ def collect_garbage(
     minimum_age_ms: int,
     now_ms: int,
     dry_run: bool,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> CollectedGarbage:
     """Delete the dead files, and report them; an interrupted run can be repeated.
 
@@ -318,7 +319,7 @@ def _sync_what_was_read(storage: Storage) -> None:
     storage.sync([f"{folder}/" for folder in (CHECKPOINTS, PINS, SAVEPOINTS)])
 
 
-def _delete(storage: Storage, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
+def _delete(storage: Storage, names: Sequence[str], progress: Progress) -> None:
     progress(0, len(names))
     with ThreadPoolExecutor(max_workers=_DELETERS) as pool:
         for start in range(0, len(names), _BATCH):
@@ -330,7 +331,7 @@ def _delete(storage: Storage, names: Sequence[str], progress: Callable[[int, int
 def _delete_documents(storage: Storage, *parts: Iterable[str]) -> None:
     """Delete several kinds of files, one after another."""
     for names in parts:
-        _delete(storage, list(names), lambda done, total: None)
+        _delete(storage, list(names), ignore_progress)
 
 
 def _amount(items: Iterable[Listed]) -> FileAmount:

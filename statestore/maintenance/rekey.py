@@ -9,7 +9,7 @@ failure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from statestore.format.documents import convert_json
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.manifest_json import keyed_from_json, keyed_to_json
 from statestore.format.state import KeyedState
+from statestore.listeners import Progress
 from statestore.maintenance.copy_names import new_name
 from statestore.maintenance.derive import DerivedReport, Deriver, Draft
 from statestore.maintenance.rekey_folder import WorkingFolder, working_folder
@@ -33,10 +34,7 @@ from statestore.maintenance.rekey_plan import (
 )
 from statestore.maintenance.rekey_rows import Spread, spill_rows, write_range
 
-__all__ = ["Progress", "RekeyReport", "RekeyRequest", "RekeyedState", "rekey"]
-
-
-Progress = Callable[[int, int], None]
+__all__ = ["RekeyReport", "RekeyRequest", "RekeyedState", "rekey"]
 
 
 _SPREAD, _WRITTEN = "spread.json", "written.json"

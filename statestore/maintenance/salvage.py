@@ -13,7 +13,7 @@ then has a state that the job was never in, and its manifest records which part 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -27,6 +27,7 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.layers.intact_key_groups import group_digests
 from statestore.layers.key_group_contents import exact_groups
 from statestore.layers.rewrite import with_new_files
+from statestore.listeners import Progress
 from statestore.maintenance.derive import DerivedReport, Deriver, Draft, Source
 from statestore.maintenance.salvage_damage import (
     Damage,
@@ -143,7 +144,7 @@ def salvage(
     from_older: bool,
     dry_run: bool,
     keys: int,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> SalvageReport:
     """Make a new checkpoint from the readable parts of a damaged one; do nothing if it is intact.
 

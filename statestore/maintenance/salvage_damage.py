@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.layers.intact_key_groups import group_digests
 from statestore.layers.key_group_contents import group_rows, live_parts
+from statestore.listeners import Progress
 from statestore.maintenance.salvage_older import ElementsCopy, GroupCopies, OlderCheckpoints
 from statestore.maintenance.salvage_readable import (
     are_elements_intact,
@@ -82,9 +82,7 @@ class DamagedElements:
 Damage = DamagedKeyed | DamagedElements
 
 
-def damaged_files(
-    storage: Storage, manifest: Manifest, progress: Callable[[int, int], None]
-) -> list[DamagedFile]:
+def damaged_files(storage: Storage, manifest: Manifest, progress: Progress) -> list[DamagedFile]:
     """Check every byte and row of every file, several in parallel; return the damaged files."""
     checks, owners = [], []
     for entry in manifest.entries:

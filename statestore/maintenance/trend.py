@@ -29,6 +29,7 @@ from statestore.format.listed import list_of, read_all
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.names import data_file_id
 from statestore.jobgraph.stored_operators import Operators
+from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.trend_growth import Forecast, Growth, forecast_of, growth_of
 from statestore.maintenance.trend_report import (
     CheckpointPoint,
@@ -39,7 +40,6 @@ from statestore.maintenance.trend_report import (
 )
 from statestore.restore.key_group_weights import weights_of
 from statestore.restore.plan import OperatorPlan, plan_restore
-from statestore.restore.row_files import Progress
 from statestore.restore.selection import select
 from statestore.restore.target import RestoreTarget, plan_target
 
@@ -92,7 +92,7 @@ def trend(
     options: TrendOptions,
     *,
     last: int | None,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = ignore_progress,
 ) -> StoreTrend:
     """Return the trend over all visible checkpoints and savepoints, or only over the ``last`` ones.
 

@@ -16,7 +16,7 @@ the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -50,6 +50,7 @@ from statestore.format.names import (
     writer_path,
 )
 from statestore.keys.groups import KeyGroupRange
+from statestore.listeners import Progress
 from statestore.maintenance.verify_file import FileCheck, Flaws, check_files
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 from statestore.storage import Storage
@@ -190,7 +191,7 @@ def verify(
     *,
     checkpoint: CheckpointRef,
     deep: bool,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> VerifyReport:
     """Verify a checkpoint, given by id or ``latest``, or ``all`` checkpoints.
 
@@ -242,7 +243,7 @@ class _Run:
 
     storage: Storage
     deep: bool
-    progress: Callable[[int, int], None]
+    progress: Progress
     broken: list[BrokenFile] = field(default_factory=list)
     tables: set[str] = field(default_factory=set)
     named: set[str] = field(default_factory=set)

@@ -9,7 +9,7 @@ bound would hide rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +20,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.extras import needs_extra
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import Entry
+from statestore.listeners import Progress
 from statestore.parquet.reader import open_data
 from statestore.parquet.statistics import (
     LONGEST_TEXT,
@@ -85,7 +86,7 @@ def describe_files(
     files: dict[str, Handle],
     schema: IcebergSchema,
     spec_id: int,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> list[DataFile]:
     """Read the footers of files; return their descriptions for the table's metadata, in order.
 

@@ -30,7 +30,7 @@ because a row that it deleted in a file would otherwise stay deleted.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -46,7 +46,8 @@ from statestore.format.compaction_policy import CompactionRule
 from statestore.format.handles import Handle
 from statestore.format.hold_documents import Publication, Savepoint, publication_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
-from statestore.maintenance.compact import CompactRequest, compact
+from statestore.listeners import Progress, ignore_progress
+from statestore.maintenance.compact import compact
 from statestore.maintenance.derive import Deriver
 from statestore.maintenance.hold import check_holdable
 from statestore.publishing.columns import (
@@ -104,7 +105,7 @@ def publish(
     *,
     dry_run: bool,
     now_ms: int,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> PublishedState:
     """Make the table show the state as it is in a checkpoint; do nothing if it already does.
 
@@ -181,17 +182,17 @@ def _compacted(
     deriver: Deriver, request: PublishRequest, checkpoint: Checkpoint, now_ms: int
 ) -> Checkpoint:
     """Return a new checkpoint in which the state has no changes."""
-    wanted = CompactRequest(
-        uid=request.operator, name=request.state, everything=True, rule=CompactionRule()
-    )
     report = compact(
         deriver,
-        wanted,
         checkpoint=checkpoint,
+        operator=request.operator,
+        state=request.state,
+        everything=True,
+        rule=CompactionRule(),
         from_older=request.from_older,
         dry_run=False,
         now_ms=now_ms,
-        progress=lambda done, total: None,
+        progress=ignore_progress,
     )
     assert report.new_checkpoint_id is not None
     return deriver.catalog.checkpoint(report.new_checkpoint_id, read_lists=True)
@@ -234,9 +235,7 @@ class _Change:
         held = {savepoint.name: savepoint.checkpoint_id for savepoint in self._holds()}
         return _checkpoint_of(self._current) == number and held.get(hold or "") == number
 
-    def commit(
-        self, *, compacted: bool, now_ms: int, progress: Callable[[int, int], None]
-    ) -> PublishedState:
+    def commit(self, *, compacted: bool, now_ms: int, progress: Progress) -> PublishedState:
         """Hold the checkpoint, commit the table, and release what it no longer needs."""
         self._store.holds.savepoints()  # a damaged one is reported before anything is written
         with catalog_errors(self._name):
@@ -408,7 +407,7 @@ class _Change:
         transaction: Transaction,
         hold: str,
         can_read_older: bool,
-        progress: Callable[[int, int], None],
+        progress: Progress,
     ) -> int:
         """Stage the new snapshot and the removal of old ones; return the new one's id."""
         metadata = transaction.table_metadata

@@ -27,11 +27,12 @@ from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.names import escape
 from statestore.format.rescale_proof import RescaleProof, RowSet
 from statestore.jobgraph.redistribution import RedistributionMode
+from statestore.listeners import Progress
 from statestore.parquet.operator_elements import element_digests
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.output_folder import Contents, publish_folder
 from statestore.restore.plan import OperatorPlan
-from statestore.restore.row_files import EXPORT_FORMATS, Progress, elements_reader, write_rows
+from statestore.restore.row_files import EXPORT_FORMATS, elements_reader, write_rows
 from statestore.restore.selection import select_operators
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from statestore.keys.ranges import RangeAssignment
 from statestore.layers.expiry import hides_expired
 from statestore.layers.layer_cache import LayerCache
 from statestore.layers.merge import record_batch_reader
-from statestore.listeners import CheckpointRestored, Listeners
+from statestore.listeners import CheckpointRestored, Listeners, Progress, ignore_progress
 from statestore.parquet.operator_elements import elements_of, read_elements
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.export import ExportedCheckpoint
@@ -40,7 +40,6 @@ from statestore.restore.export import export as export_checkpoint
 from statestore.restore.host_choice import preferred_hosts
 from statestore.restore.lookup import LazySubtask, rows_of_key, rows_of_keys
 from statestore.restore.plan import RestorePlan, redistribution_of
-from statestore.restore.row_files import Progress
 from statestore.restore.target import RestoreTarget, plan_target
 from statestore.restore.wanted_keys import WantedKeys
 from statestore.rows.dataframes import pandas_of, polars_of
@@ -238,7 +237,7 @@ class RestoredCheckpoint:
             uid=operator,
             name=state,
             options=parquet or ParquetOptions(),
-            progress=progress or (lambda done, total: None),
+            progress=progress or ignore_progress,
         )
 
 

@@ -16,8 +16,8 @@ from typing import Final
 
 from statestore.catalog.catalog import CheckpointRef
 from statestore.extras import needs_extra
+from statestore.listeners import Progress, ignore_progress
 from statestore.restore.output_file import check_output_file, output_file
-from statestore.restore.row_files import Progress
 from statestore.store import StateStore
 from statestore.ui.pages import render_template, static
 from statestore.ui.report_parts import Section, collect_sections, left_out_of
@@ -45,7 +45,7 @@ def write_report(
     which: CheckpointRef = "latest",
     *,
     against: CheckpointRef | None = None,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = ignore_progress,
 ) -> Report:
     """Write the report atomically, at most :data:`MOST_BYTES` large.
 

@@ -10,10 +10,10 @@ from statestore.catalog.catalog import Checkpoint
 from statestore.cli.drawing import count, counted
 from statestore.extras import needs_extra
 from statestore.format.manifest import Entry, Manifest
+from statestore.listeners import Progress
 from statestore.maintenance.diff_report import CheckpointDifference, StateDifference
 from statestore.maintenance.trend_report import StoreTrend
 from statestore.restore.compare_plans import compare_plans
-from statestore.restore.row_files import Progress
 from statestore.store import StateStore
 from statestore.ui.charts import draw_flow
 from statestore.ui.checkpoint import draw_graph, draw_key_groups, state_facts
