@@ -18,6 +18,7 @@ from statestore.format.schema import type_text
 from statestore.format.state import StateKind
 from statestore.interop.flink.columns.state_columns import first_free
 from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
+from statestore.interop.flink.types.arrow_types import sql_type
 from statestore.interop.flink_plans.plan_types import PlanField
 from statestore.rows.column_types import schema_of_arrow
 
@@ -31,13 +32,11 @@ _RESERVED = (*RESERVED_COLUMNS, LAST_ACCESS, POSITION, NO_KEY)
 _NOT_NULL = " NOT NULL"
 _NO_TEXT_FORM = ("BINARY", "VARBINARY", "TIME_WITHOUT_TIME_ZONE")
 _STORED = {
-    "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INTEGER": pa.int32(),
-    "BIGINT": pa.int64(), "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "DATE": pa.date32(),
-    "TIME_WITHOUT_TIME_ZONE": pa.int64(), "CHAR": pa.string(), "VARCHAR": pa.string(),
-    "BINARY": pa.binary(), "VARBINARY": pa.binary(),
+    "TIME_WITHOUT_TIME_ZONE": pa.int64(),
     "TIMESTAMP_WITHOUT_TIME_ZONE": pa.timestamp("us"),
     "TIMESTAMP_WITH_LOCAL_TIME_ZONE": pa.timestamp("us", "UTC"),
-}  # fmt: skip
+}
+"""The types of columns in a store that differ from those of the same fields in a row."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +104,7 @@ class PlanColumn:
     @property
     def stored(self) -> pa.DataType:
         """The type of the column in a store."""
-        if self.logical.root == "DECIMAL":
-            return pa.decimal128(self.logical.precision, self.logical.scale)
-        return _STORED[self.logical.root]
+        return _STORED.get(self.logical.root) or sql_type(self.logical)
 
 
 @dataclass(frozen=True, kw_only=True)

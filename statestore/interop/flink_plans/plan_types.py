@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from statestore.errors import CorruptionError, InvalidArgumentError, UnsupportedTypeError
-from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
+from statestore.interop.flink.metadata.logical_types import SQL_ROOTS, LogicalType, key_logical_type
 
 _ROW = re.compile(r"ROW<(.*)>(?: NOT NULL)?", re.DOTALL)
 _NOT_NULL = " NOT NULL"
 _LOCAL = re.compile(r"TIMESTAMP(\(\d\)) WITH LOCAL TIME ZONE")
 _BRACKETS = {"<": 1, "(": 1, ">": -1, ")": -1}
 _QUOTES = "`'"
-_TIMESTAMPS = {
-    "TIMESTAMP_WITHOUT_TIME_ZONE": "TIMESTAMP", "TIMESTAMP_WITH_LOCAL_TIME_ZONE": "TIMESTAMP_LTZ",
-}  # fmt: skip
+_TIMESTAMPS = ("TIMESTAMP_WITHOUT_TIME_ZONE", "TIMESTAMP_WITH_LOCAL_TIME_ZONE")
 
 T = TypeVar("T")
 
@@ -123,7 +121,7 @@ def _parse_object_type(name: str, root: str, field_type: Mapping[str, Any]) -> P
     precision = field_type.get("precision")
     if root not in _TIMESTAMPS or not isinstance(precision, int):
         return PlanField(name, f"{root}{suffix}", None)
-    text = f"{_TIMESTAMPS[root]}({precision})"
+    text = f"{SQL_ROOTS[root].text}({precision})"
     is_proctime = field_type.get("kind") == "PROCTIME"
     return PlanField(name, f"{text}{suffix}", _parse_type(f"{text}{suffix}"), is_proctime)
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink.columns.part import NO_VALUE, Part, convert_column, no_columns
 from statestore.interop.flink.columns.store_types import insert_rows, null_mask, split_seconds
-from statestore.interop.flink.metadata.logical_types import LogicalType
+from statestore.interop.flink.metadata.logical_types import KEY_ROOTS, LogicalType
 from statestore.interop.flink.types.arrow_types import INSTANT, to_nanos
 from statestore.interop.flink.types.avro import AvroType
 from statestore.interop.flink.types.base import FlinkType
@@ -52,12 +52,6 @@ _HASH_OF_NO_KEY = pa.scalar(-1404071217, pa.int32())
 
 _LTZ = "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
 
-# The hashed types of keys of Flink SQL, by their names.
-_SQL = (
-    *("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "STRING"),
-    *("BYTES", "CHAR", "VARCHAR", "BINARY", "VARBINARY", "DECIMAL", "TIME", "TIMESTAMP"),
-    "TIMESTAMP_LTZ",
-)
 _EXACT_DIGITS = 6
 _NANOS = 1_000_000_000
 
@@ -183,7 +177,7 @@ def key_types(flink_type: FlinkType, hash_scheme: str) -> tuple[str, ...]:
 
 def _sql_name(column: LogicalType) -> str | None:
     text = column.text.removesuffix(" NOT NULL")
-    is_known = text.partition("(")[0] in _SQL
+    is_known = text.partition("(")[0] in KEY_ROOTS
     is_fine = column.root.startswith("TIMESTAMP") and column.precision > _EXACT_DIGITS
     return text if is_known and not is_fine else None
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.columns.part import Part, no_columns
-from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
+from statestore.interop.flink.metadata.logical_types import SQL_ROOTS, LogicalType, key_logical_type
 from statestore.interop.flink.types.arrow_types import INSTANT, row_fields
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.java_types import ListType, MapType, RowType, TupleType
@@ -194,21 +194,12 @@ def sql_key(names: Sequence[str], stored: Sequence[pa.DataType], sql: Sequence[s
     return Part(struct, row_type, to_flink, from_flink, tuple(names), is_flat=True)
 
 
-_SQL_FIELDS = {
-    "BOOLEAN": "Boolean", "TINYINT": "Byte", "SMALLINT": "Short", "INTEGER": "Integer",
-    "BIGINT": "Long", "FLOAT": "Float", "DOUBLE": "Double", "DATE": "Integer",
-    "TIME_WITHOUT_TIME_ZONE": "Integer", "CHAR": "StringData", "VARCHAR": "StringData",
-    "BINARY": "byte[]", "VARBINARY": "byte[]",
-}  # fmt: skip
-
-
 def sql_field(column: LogicalType) -> FlinkType:
     """Return the type of a row's field (``InternalSerializers``)."""
     if column.root == "DECIMAL":
         return DecimalDataType(column.precision, column.scale)
-    if column.root in _SQL_FIELDS:
-        return Scalar(_SQL_FIELDS[column.root])
-    return TimestampDataType(column.precision)
+    field = SQL_ROOTS[column.root].field
+    return Scalar(field) if field else TimestampDataType(column.precision)
 
 
 def sql_cast(array: pa.Array, target: pa.DataType) -> pa.Array:

@@ -12,21 +12,80 @@ from statestore.interop.flink.metadata.java_binary import Reader, i32, i64, utf
 from statestore.interop.flink.metadata.java_objects import JavaObject, read_java_object
 from statestore.keys.sql import parse_sql_type
 
-_PLAIN = {
-    "BOOLEAN": "BOOLEAN", "TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INTEGER": "INT",
-    "BIGINT": "BIGINT", "FLOAT": "FLOAT", "DOUBLE": "DOUBLE", "DATE": "DATE", "NULL": "NULL",
-    "INTERVAL_YEAR_MONTH": "INTERVAL YEAR TO MONTH", "INTERVAL_DAY_TIME": "INTERVAL DAY TO SECOND",
-    "DISTINCT_TYPE": "DISTINCT", "RAW": "RAW", "SYMBOL": "SYMBOL", "VARIANT": "VARIANT",
-    "BITMAP": "BITMAP",
-}  # fmt: skip
-_LENGTHS = {
-    "CHAR": "CHAR", "VARCHAR": "VARCHAR", "BINARY": "BINARY", "VARBINARY": "VARBINARY",
-}  # fmt: skip
-_PRECISIONS = {
-    "TIME_WITHOUT_TIME_ZONE": "TIME", "TIMESTAMP_WITHOUT_TIME_ZONE": "TIMESTAMP",
-    "TIMESTAMP_WITH_TIME_ZONE": "TIMESTAMP WITH TIME ZONE",
-    "TIMESTAMP_WITH_LOCAL_TIME_ZONE": "TIMESTAMP_LTZ",
-}  # fmt: skip
+
+@dataclass(frozen=True, slots=True)
+class SqlRoot:
+    """A root of SQL types without parts: its names, and how Flink stores values of its types.
+
+    Attributes:
+        root: its name in ``LogicalTypeRoot``.
+        text: its name in SQL.
+        arrow: the alias of its Arrow type in a row, if it depends on nothing else.
+        number: the NumPy type of its values in a binary row, if they are numbers of a fixed width.
+        field: the short name of a field's serializer, if it depends on nothing else.
+        java_class: the class of the type, if a key can have it.
+        parameters: the numbers in its name.
+    """
+
+    root: str
+    text: str
+    arrow: str = ""
+    number: str = ""
+    field: str = ""
+    java_class: str = ""
+    parameters: tuple[str, ...] = ()
+
+
+_LENGTH, _PRECISION = ("length",), ("precision",)
+SQL_ROOTS = {
+    root.root: root
+    for root in (
+        SqlRoot("BOOLEAN", "BOOLEAN", "bool", "", "Boolean", "BooleanType"),
+        SqlRoot("TINYINT", "TINYINT", "int8", "<i1", "Byte", "TinyIntType"),
+        SqlRoot("SMALLINT", "SMALLINT", "int16", "<i2", "Short", "SmallIntType"),
+        SqlRoot("INTEGER", "INT", "int32", "<i4", "Integer", "IntType"),
+        SqlRoot("BIGINT", "BIGINT", "int64", "<i8", "Long", "BigIntType"),
+        SqlRoot("FLOAT", "FLOAT", "float", "<f4", "Float", "FloatType"),
+        SqlRoot("DOUBLE", "DOUBLE", "double", "<f8", "Double", "DoubleType"),
+        SqlRoot("DATE", "DATE", "date32", "<i4", "Integer", "DateType"),
+        SqlRoot("DECIMAL", "DECIMAL", "", "", "", "DecimalType", ("precision", "scale")),
+        SqlRoot("CHAR", "CHAR", "string", "", "StringData", "CharType", _LENGTH),
+        SqlRoot("VARCHAR", "VARCHAR", "string", "", "StringData", "VarCharType", _LENGTH),
+        SqlRoot("BINARY", "BINARY", "binary", "", "byte[]", "BinaryType", _LENGTH),
+        SqlRoot("VARBINARY", "VARBINARY", "binary", "", "byte[]", "VarBinaryType", _LENGTH),
+        SqlRoot(
+            "TIME_WITHOUT_TIME_ZONE", "TIME", "time32[ms]", "<i4", "Integer", "TimeType", _PRECISION
+        ),
+        SqlRoot(
+            "TIMESTAMP_WITHOUT_TIME_ZONE",
+            "TIMESTAMP",
+            java_class="TimestampType",
+            parameters=_PRECISION,
+        ),
+        SqlRoot(
+            "TIMESTAMP_WITH_LOCAL_TIME_ZONE",
+            "TIMESTAMP_LTZ",
+            java_class="LocalZonedTimestampType",
+            parameters=_PRECISION,
+        ),
+        SqlRoot("TIMESTAMP_WITH_TIME_ZONE", "TIMESTAMP WITH TIME ZONE", parameters=_PRECISION),
+        SqlRoot("INTERVAL_YEAR_MONTH", "INTERVAL YEAR TO MONTH", "int32", "<i4"),
+        SqlRoot("INTERVAL_DAY_TIME", "INTERVAL DAY TO SECOND", "int64", "<i8"),
+        SqlRoot("RAW", "RAW", "binary"),
+        SqlRoot("VARIANT", "VARIANT", "binary"),
+        SqlRoot("BITMAP", "BITMAP", "binary"),
+        SqlRoot("DISTINCT_TYPE", "DISTINCT"),
+    )
+}
+"""The roots of types without parts. A root that it lacks has the same name in SQL."""
+
+KEY_ROOTS = {
+    **{root.text: root for root in SQL_ROOTS.values() if root.java_class},
+    "STRING": SQL_ROOTS["VARCHAR"],
+    "BYTES": SQL_ROOTS["VARBINARY"],
+}
+"""The roots of the types that a key can have, by their names in SQL."""
+
 _CHILDREN = {
     "ARRAY": ("elementType",), "MULTISET": ("elementType",), "MAP": ("keyType", "valueType"),
 }  # fmt: skip
@@ -39,23 +98,6 @@ _CHARACTERS_OF_TYPE = 256  # a long SQL name, which repeats nested types, counts
 _MOST_WRAPPERS = 10
 _MOST_SUPERTYPES = 100
 
-# For each type that a key can have: its root, its class, and its numeric parameters.
-_KEYS = {
-    "BOOLEAN": ("BOOLEAN", "BooleanType"), "TINYINT": ("TINYINT", "TinyIntType"),
-    "SMALLINT": ("SMALLINT", "SmallIntType"), "INT": ("INTEGER", "IntType"),
-    "BIGINT": ("BIGINT", "BigIntType"), "FLOAT": ("FLOAT", "FloatType"),
-    "DOUBLE": ("DOUBLE", "DoubleType"), "DATE": ("DATE", "DateType"),
-    "CHAR": ("CHAR", "CharType", "length"), "VARCHAR": ("VARCHAR", "VarCharType", "length"),
-    "STRING": ("VARCHAR", "VarCharType", "length"), "BINARY": ("BINARY", "BinaryType", "length"),
-    "VARBINARY": ("VARBINARY", "VarBinaryType", "length"),
-    "BYTES": ("VARBINARY", "VarBinaryType", "length"),
-    "DECIMAL": ("DECIMAL", "DecimalType", "precision", "scale"),
-    "TIME": ("TIME_WITHOUT_TIME_ZONE", "TimeType", "precision"),
-    "TIMESTAMP": ("TIMESTAMP_WITHOUT_TIME_ZONE", "TimestampType", "precision"),
-    "TIMESTAMP_LTZ": (
-        "TIMESTAMP_WITH_LOCAL_TIME_ZONE", "LocalZonedTimestampType", "precision"
-    ),
-}  # fmt: skip
 _LOGICAL = "org.apache.flink.table.types.logical."
 _STREAM = b"\xac\xed\0\5"
 _OBJECT, _CLASS, _STRING, _END, _NULL, _ENUM = b"s", b"r", b"t", b"x", b"p", b"~"
@@ -86,7 +128,8 @@ def key_logical_type(name: str, *, is_nullable: bool = True) -> LogicalType:
     Raises UnsupportedTypeError for a type that a key cannot have.
     """
     sql = parse_sql_type(name)
-    root, class_name, *numbers = _KEYS[sql.name]
+    root = KEY_ROOTS[sql.name]
+    numbers = root.parameters
     has_kind = sql.name in ("TIMESTAMP", "TIMESTAMP_LTZ")
     fields = b"".join(b"I" + utf(number) for number in numbers)
     kind_bytes = b""
@@ -100,14 +143,14 @@ def key_logical_type(name: str, *, is_nullable: bool = True) -> LogicalType:
         [
             _STREAM,
             _OBJECT,
-            _encode_class(class_name, b"\2" + (len(numbers) + has_kind).to_bytes(2, "big"), 1),
+            _encode_class(root.java_class, b"\2" + (len(numbers) + has_kind).to_bytes(2, "big"), 1),
             fields + _END,
             _encode_class("LogicalType", b"\2\0\2", 1),
             superclass_fields + _END + _NULL,
             bytes([is_nullable]) + _ENUM,
             _encode_class("LogicalTypeRoot", _ENUM_FLAGS) + _END,
             _CLASS + utf("java.lang.Enum") + i64(0) + _ENUM_FLAGS + _END + _NULL,
-            _STRING + utf(root),
+            _STRING + utf(root.root),
             *(i32(size) for size in (sql.precision, sql.scale)[: len(numbers)]),
             kind_bytes,
         ]
@@ -181,14 +224,15 @@ def _parse_type(types: _TypeReader, java_object: object, java: bytes) -> Logical
     precision = scale = 0
     children: tuple[LogicalType, ...] = ()
     names: tuple[str, ...] = ()
-    if name in _LENGTHS:
+    known = SQL_ROOTS.get(name, SqlRoot(name, name))
+    if known.parameters == _LENGTH:
         precision = number("length", 0, _LONGEST)
         text = "STRING" if (name, precision) == ("VARCHAR", _LONGEST) else None
         text = text or ("BYTES" if (name, precision) == ("VARBINARY", _LONGEST) else None)
-        text = text or f"{_LENGTHS[name]}({precision})"
-    elif name in _PRECISIONS:
+        text = text or f"{known.text}({precision})"
+    elif known.parameters == _PRECISION:
         precision = number("precision", 0, _NANOS)
-        text = f"{_PRECISIONS[name]}({precision})"
+        text = f"{known.text}({precision})"
     elif name == "DECIMAL":
         precision = number("precision", 1, _MOST_DIGITS)
         scale = number("scale", 0, precision)
@@ -204,7 +248,7 @@ def _parse_type(types: _TypeReader, java_object: object, java: bytes) -> Logical
         names, children = _read_attributes(types, java_object)
         text = f"STRUCTURED<{_join_fields(names, children)}>"
     else:
-        text = _PLAIN.get(name, name)
+        text = known.text
     if java_object.fields.get("isNullable") is False:
         text += " NOT NULL"
     return LogicalType(text, java, name, precision, scale, children, names)

@@ -5,21 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink.metadata.logical_types import LogicalType
+from statestore.interop.flink.metadata.logical_types import SQL_ROOTS, LogicalType
 
 INSTANT = pa.struct([("second", pa.int64()), ("nano", pa.int32())])
 """A Java time in seconds and nanoseconds; no Arrow timestamp covers its full range."""
 
 WINDOW = pa.struct([("start", pa.int64()), ("end", pa.int64())])
 
-_SQL = {
-    "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INTEGER": pa.int32(),
-    "BIGINT": pa.int64(), "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "DATE": pa.date32(),
-    "TIME_WITHOUT_TIME_ZONE": pa.time32("ms"), "CHAR": pa.string(), "VARCHAR": pa.string(),
-    "BINARY": pa.binary(), "VARBINARY": pa.binary(), "INTERVAL_YEAR_MONTH": pa.int32(),
-    "INTERVAL_DAY_TIME": pa.int64(), "RAW": pa.binary(), "VARIANT": pa.binary(),
-    "BITMAP": pa.binary(),
-}  # fmt: skip
 OUT_OF_LINE = ("RAW", "VARIANT", "BITMAP")
 """Types whose values stay bytes, and are never inside of a row's fixed part, even if short."""
 
@@ -74,10 +66,10 @@ def sql_type(column: LogicalType) -> pa.DataType:
             return INSTANT
         zone = "UTC" if column.root == "TIMESTAMP_WITH_LOCAL_TIME_ZONE" else None
         return pa.timestamp("ms" if column.precision <= EXACT_IN_MILLIS else "us", zone)
-    data_type = _SQL.get(column.root)
-    if data_type is None:
+    known = SQL_ROOTS.get(column.root)
+    if known is None or not known.arrow:
         raise UnsupportedTypeError(f"values of {column.text} can only be read as bytes")
-    return data_type
+    return pa.type_for_alias(known.arrow)
 
 
 def to_nanos(array: pa.Array) -> pa.Array:

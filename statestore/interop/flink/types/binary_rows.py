@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink.metadata.logical_types import LogicalType
+from statestore.interop.flink.metadata.logical_types import SQL_ROOTS, LogicalType
 from statestore.interop.flink.types.arrow_types import (
     EXACT_IN_MILLIS,
     INSTANT,
@@ -41,11 +41,7 @@ COMPACT_DIGITS = 18
 """The highest precision of a decimal that Flink SQL stores as a number of eight bytes."""
 
 _MILLIS_PER_DAY = 86_400_000
-_NUMBERS = {
-    "TINYINT": "<i1", "SMALLINT": "<i2", "INTEGER": "<i4", "BIGINT": "<i8", "FLOAT": "<f4",
-    "DOUBLE": "<f8", "DATE": "<i4", "TIME_WITHOUT_TIME_ZONE": "<i4", "INTERVAL_YEAR_MONTH": "<i4",
-    "INTERVAL_DAY_TIME": "<i8",
-}  # fmt: skip
+_NUMBERS = {root.root: root.number for root in SQL_ROOTS.values() if root.number}
 _TEXTS = ("CHAR", "VARCHAR")
 _ARRAYS = ("BINARY", "VARBINARY")  # byte[] in Java, which compares arrays by identity
 _BYTES = (*_TEXTS, *_ARRAYS)
