@@ -30,7 +30,7 @@ from statestore.interop.flink.metadata.snapshot_format import (
 )
 from statestore.interop.flink.metadata.versions import unsupported_version
 from statestore.interop.flink.types.base import FlinkType, Layout, short_name
-from statestore.interop.flink.types.byte_cursor import Cursor
+from statestore.interop.flink.types.byte_cursor import Cursor, Skip
 from statestore.interop.flink.types.byte_slices import BYTES, Spans
 from statestore.interop.flink.types.encode import refuse_nulls
 from statestore.interop.flink.types.java_types import EnumType
@@ -46,7 +46,6 @@ from statestore.interop.flink.types.layouts import (
     numbered_struct,
 )
 from statestore.interop.flink.types.scalars import Scalar
-from statestore.interop.flink.types.value_lengths import Skip
 
 _WITH_CLASS, _WITH_LONG_SCHEMA = 2, 3
 _PRIMITIVES = {

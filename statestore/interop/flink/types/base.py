@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.metadata.snapshot_format import SnapshotForm
-from statestore.interop.flink.types.byte_cursor import Cursor
+from statestore.interop.flink.types.byte_cursor import Cursor, Skip, make_fixed_skip
 from statestore.interop.flink.types.key_hash import (
     GroupFunction,
     HashCodes,
@@ -26,7 +26,6 @@ from statestore.interop.flink.types.key_hash import (
     column_groups,
     hash_column,
 )
-from statestore.interop.flink.types.value_lengths import Skip, make_fixed_skip
 
 T = TypeVar("T")
 

@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.interop.flink.types.base import Layout
-from statestore.interop.flink.types.byte_cursor import Cursor, Rows, list_offsets, scatter
+from statestore.interop.flink.types.byte_cursor import Cursor, Rows, Skip, list_offsets, scatter
 from statestore.interop.flink.types.byte_slices import Places, Spans
-from statestore.interop.flink.types.value_lengths import Skip
 
 _COMMA = 44
 

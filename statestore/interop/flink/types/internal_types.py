@@ -28,14 +28,13 @@ from statestore.interop.flink.types.base import (
     generic_name,
     short_name,
 )
-from statestore.interop.flink.types.byte_cursor import Cursor, list_offsets
+from statestore.interop.flink.types.byte_cursor import Cursor, Skip, list_offsets, skip_sized
 from statestore.interop.flink.types.byte_slices import BYTES, Spans
 from statestore.interop.flink.types.decode import split_elements
 from statestore.interop.flink.types.encode import join_runs, list_lengths, refuse_nulls, write_sized
 from statestore.interop.flink.types.key_hash import GroupFunction
 from statestore.interop.flink.types.layouts import Choice, Leaf, Struct, Tagged, Tags
 from statestore.interop.flink.types.scalars import Scalar
-from statestore.interop.flink.types.value_lengths import Skip, skip_sized
 
 _LONG = Scalar("Long")
 

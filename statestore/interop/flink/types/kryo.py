@@ -38,22 +38,22 @@ from statestore.interop.flink.metadata.snapshot_format import (
 )
 from statestore.interop.flink.metadata.versions import KRYO_2, KRYO_5
 from statestore.interop.flink.types.base import FlinkType, nested_types, replace_parts
-from statestore.interop.flink.types.byte_cursor import Cursor
+from statestore.interop.flink.types.byte_cursor import Cursor, Skip
 from statestore.interop.flink.types.byte_slices import BYTES
 from statestore.interop.flink.types.encode import refuse_nulls
 from statestore.interop.flink.types.internal_types import read_slices
 from statestore.interop.flink.types.java_types import ListType, MapType
 from statestore.interop.flink.types.key_hash import KeyHash
-from statestore.interop.flink.types.kryo_bytes import from_code_units, read_text_bytes
 from statestore.interop.flink.types.kryo_codecs import CODECS, SIMPLE
 from statestore.interop.flink.types.kryo_objects import (
     KryoClasses,
     KryoObject,
     KryoSource,
     KryoTarget,
+    from_code_units,
+    read_text_bytes,
 )
 from statestore.interop.flink.types.scalars import Scalar
-from statestore.interop.flink.types.value_lengths import Skip
 
 T = TypeVar("T")
 

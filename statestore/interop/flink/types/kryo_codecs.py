@@ -15,23 +15,21 @@ from typing import Any
 
 from statestore.interop.flink.metadata.java_binary import Reader, varint
 from statestore.interop.flink.metadata.versions import KRYO_2, KRYO_5
-from statestore.interop.flink.types.kryo_bytes import (
+from statestore.interop.flink.types.kryo_objects import (
     MARK,
     MORE,
-    encode_number,
-    encode_text,
-    from_code_units,
-    read_number,
-    read_text,
-    read_text_bytes,
-    to_code_units,
-)
-from statestore.interop.flink.types.kryo_objects import (
     KryoCodec,
     KryoObject,
     KryoSource,
     KryoTarget,
+    encode_number,
+    encode_text,
+    from_code_units,
     put_bytes,
+    read_number,
+    read_text,
+    read_text_bytes,
+    to_code_units,
 )
 
 _NANOS_OF_MILLI, _NANOS_OF_SECOND = 1_000_000, 1_000_000_000

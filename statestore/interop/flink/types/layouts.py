@@ -23,7 +23,16 @@ import pyarrow as pa
 from statestore.errors import StateStoreError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, i32, varint
 from statestore.interop.flink.types.base import Layout, total_width
-from statestore.interop.flink.types.byte_cursor import Cursor, Rows, list_offsets, scatter
+from statestore.interop.flink.types.byte_cursor import (
+    Cursor,
+    Rows,
+    Skip,
+    list_offsets,
+    make_counted_skip,
+    make_fixed_skip,
+    make_sequence_skip,
+    scatter,
+)
 from statestore.interop.flink.types.byte_slices import BYTES, join_parts
 from statestore.interop.flink.types.decode import build_struct, read_lists, read_non_null
 from statestore.interop.flink.types.encode import (
@@ -40,12 +49,6 @@ from statestore.interop.flink.types.encode import (
     write_fields,
     write_numbers,
     write_where,
-)
-from statestore.interop.flink.types.value_lengths import (
-    Skip,
-    make_counted_skip,
-    make_fixed_skip,
-    make_sequence_skip,
 )
 
 _KIND_BITS = 2

@@ -29,7 +29,7 @@ from statestore.interop.flink.types.base import (
     short_name,
     total_width,
 )
-from statestore.interop.flink.types.byte_cursor import Cursor
+from statestore.interop.flink.types.byte_cursor import Cursor, Skip
 from statestore.interop.flink.types.byte_slices import BYTES, join_parts
 from statestore.interop.flink.types.encode import (
     find_valid,
@@ -49,7 +49,6 @@ from statestore.interop.flink.types.layouts import (
     numbered_struct,
 )
 from statestore.interop.flink.types.scala_hash import NONE_HASH, hash_product
-from statestore.interop.flink.types.value_lengths import Skip
 
 __all__ = ["CaseClassType", "OptionType", "ScalaEnumType", "TraversableType", "TryType"]
 

@@ -9,7 +9,13 @@ import pyarrow as pa
 
 from statestore.interop.flink.metadata.java_binary import Reader
 from statestore.interop.flink.metadata.snapshot_format import BASE, inner_class
-from statestore.interop.flink.types.byte_cursor import Cursor, list_offsets
+from statestore.interop.flink.types.byte_cursor import (
+    Cursor,
+    Skip,
+    list_offsets,
+    make_counted_skip,
+    skip_sized,
+)
 from statestore.interop.flink.types.byte_slices import Bytes, Places, piece_array
 from statestore.interop.flink.types.decode import scan_elements
 from statestore.interop.flink.types.encode import (
@@ -25,7 +31,6 @@ from statestore.interop.flink.types.scalar_texts import (
     skip_string,
     write_strings,
 )
-from statestore.interop.flink.types.value_lengths import Skip, make_counted_skip, skip_sized
 
 _ARRAYS = f"{BASE}array."
 _NO_BYTES = np.empty(0, np.uint8)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from statestore.interop.flink.types.byte_cursor import Cursor
+from statestore.interop.flink.types.byte_cursor import Cursor, Skip
 from statestore.interop.flink.types.key_hash import KeyHash
 from statestore.interop.flink.types.layouts import Leaf
-from statestore.interop.flink.types.value_lengths import Skip
 
 
 @dataclass(frozen=True, slots=True)

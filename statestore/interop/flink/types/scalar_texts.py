@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, string_value
 from statestore.interop.flink.metadata.snapshot_format import BASE, FLINK, TABLE, inner_class
-from statestore.interop.flink.types.byte_cursor import Cursor, Rows
+from statestore.interop.flink.types.byte_cursor import Cursor, Rows, skip_sized
 from statestore.interop.flink.types.byte_slices import BYTES, Places, join_parts, piece_array
 from statestore.interop.flink.types.encode import write_sized
 from statestore.interop.flink.types.key_hash import plain_hash
 from statestore.interop.flink.types.scalar_form import ScalarForm
-from statestore.interop.flink.types.value_lengths import skip_sized
 
 
 def skip_string(reader: Reader) -> None:

@@ -23,11 +23,9 @@ from statestore.interop.flink.types.scala_hash import SCALA_NUMBERS
 from statestore.interop.flink.types.scalar_arrays import ARRAYS
 from statestore.interop.flink.types.scalar_big_numbers import BIG_NUMBERS
 from statestore.interop.flink.types.scalar_form import ScalarForm
-from statestore.interop.flink.types.scalar_numbers import NUMBERS
-from statestore.interop.flink.types.scalar_python import PYTHON_SCALARS
+from statestore.interop.flink.types.scalar_numbers import NUMBERS, PYTHON_SCALARS, WINDOWS
 from statestore.interop.flink.types.scalar_texts import TEXTS
 from statestore.interop.flink.types.scalar_times import TIMES
-from statestore.interop.flink.types.scalar_windows import WINDOWS
 
 _FORMS = (*NUMBERS, *BIG_NUMBERS, *TEXTS, *TIMES, *WINDOWS, *ARRAYS, *PYTHON_SCALARS)
 

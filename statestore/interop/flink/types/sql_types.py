@@ -37,13 +37,12 @@ from statestore.interop.flink.types.binary_rows import (
     encode_rows,
     to_plain_values,
 )
-from statestore.interop.flink.types.byte_cursor import Cursor
+from statestore.interop.flink.types.byte_cursor import Cursor, Skip, skip_sized
 from statestore.interop.flink.types.byte_slices import BYTES, join_parts
 from statestore.interop.flink.types.encode import refuse_nulls, write_numbers, write_sized
 from statestore.interop.flink.types.key_hash import GroupFunction, groups_of_hashes
 from statestore.interop.flink.types.layouts import Leaf
 from statestore.interop.flink.types.scalar_texts import read_sized
-from statestore.interop.flink.types.value_lengths import Skip, skip_sized
 from statestore.keys.sql import sql_row_hash
 
 _LENGTH_BYTES = 4
