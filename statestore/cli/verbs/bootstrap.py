@@ -75,9 +75,8 @@ class BootstrapSummary(BootstrappedState):
     cls=Verb,
     prints=(
         "The columns of the state with their types, and then the new checkpoint. SOURCE is a "
-        "Parquet or CSV file, a folder of Parquet files, or a Delta table. Text gets another "
-        "type by --type, in Delta's notation, such as timestamp_ntz or decimal(10,2). Null keys "
-        "and repeated keys are refused with examples. With --flink-plan the state is that of an "
+        "Parquet or CSV file, a folder of Parquet files, or a Delta table. Null keys and "
+        "repeated keys are refused with examples. With --flink-plan the state is that of an "
         "operator of a Flink SQL job; 'statestore flink plan' lists its columns. A running job "
         "can no longer commit."
     ),

@@ -18,12 +18,10 @@ __all__ = ["copy_checkpoint"]
     "copy",
     cls=Verb,
     prints=(
-        "The new checkpoint's number in the target store, and the files and bytes that the target "
-        "lacked. Each file's SHA-256 is checked. A copy that was killed continues when it is run "
-        "again. If CHECKPOINT is a savepoint, the target gets a savepoint with that name. With "
-        "--linked, the target is a new store, and each file gets a name in both stores, so that "
-        "each can expire, compact and collect without an effect on the other; files are copied "
-        "only where a file system cannot do this."
+        "The new checkpoint's number in the target store, and the files and bytes that the "
+        "target lacked. A copy that was killed continues when it is run again. With --linked, "
+        "the target is a new store, and each file gets a name in both stores, so that each can "
+        "expire, compact and collect without an effect on the other."
     ),
     examples=(
         "statestore copy --target ./backup --dry-run --store ./fraud",

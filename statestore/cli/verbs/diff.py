@@ -44,10 +44,9 @@ __all__ = ["Joined", "compare_checkpoints"]
     cls=Verb,
     prints=(
         "The rows that only B has (added) or only A (removed), and those with other values "
-        "(changed), counted by state, with examples. Offsets, schemas, the job graph and the "
-        "parallelism are compared as well. Only key groups whose digests differ are read. With "
-        "--rows, one keyed state: a line for each row, those that differ first, with each value "
-        "column as NAME_a and NAME_b. A value is empty if that checkpoint has no such row."
+        "(changed), by state, with examples, and other differences. Only key groups whose "
+        "digests differ are read. With --rows, one keyed state: a line for each row, those that "
+        "differ first; a value is empty if that checkpoint has no such row."
     ),
     examples=(
         "statestore diff 1 2 --store ./fraud",

@@ -33,10 +33,9 @@ __all__ = ["edit_state"]
     "edit",
     cls=Verb,
     prints=(
-        "The new checkpoint, the changed rows before and after, and what was written. Only "
-        "files of changed key groups are written. KEY and VALUE have the form of 'statestore "
-        "get'; null is null. --put replaces the row with the same key, namespace and entry "
-        "columns. --sql is a SELECT over the table 'state', whose result becomes the state. A "
+        "The new checkpoint, the changed rows before and after, and what was written. KEY and "
+        "VALUE have the form of 'statestore get'; null is null. --put replaces the row with the "
+        "same key, namespace and entry columns. --sql is a SELECT over the table 'state'. A "
         "running job can no longer commit."
     ),
     examples=(

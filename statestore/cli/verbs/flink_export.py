@@ -36,12 +36,10 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
     "export",
     cls=Verb,
     prints=(
-        "The savepoint, its operators, and the name and types of each state in Flink. Imported "
-        "state gets the job's own serializers; the types of other states follow from their "
-        "columns, unless --java-type says them. The export fails if the checkpoint lacks state "
-        "that neither --leave-out nor --carry names. All rows are read back before the "
-        "savepoint becomes visible. Set pipeline.max-parallelism of the job to its max "
-        "parallelism."
+        "The savepoint, its operators, and the name and types of each state in Flink. The "
+        "export fails if the checkpoint lacks state that neither --leave-out nor --carry names. "
+        "All rows are read back before the savepoint becomes visible. Set pipeline.max- "
+        "parallelism of the job to its max parallelism."
     ),
     examples=(
         "statestore flink export ./savepoint --flink 2.3 --store ./orders",

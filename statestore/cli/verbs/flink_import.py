@@ -42,11 +42,10 @@ _ID = re.compile(r"[0-9a-f]{32}")
     cls=Verb,
     prints=(
         "The new checkpoint, and each of its states. Values without a column form are kept as "
-        "bytes and named. State that is left out is recorded, and the exit status is 18 if that "
-        "was not requested. A later savepoint of the job becomes an incremental checkpoint of "
-        "the same store. FILE has a table for each operator, with key = [NAME, …], and tables "
-        "states.STATE with key, namespace, map_key, value, and for PyFlink a type such as "
-        "'ListState<LONG>'."
+        "bytes and named. The exit status is 18 if state is left out that was not excluded. A "
+        "later savepoint of the job becomes an incremental checkpoint. FILE has a table for "
+        "each operator, with key = [NAME, …], and tables states.STATE with key, namespace, "
+        "map_key, value, and for PyFlink a type such as 'ListState<LONG>'."
     ),
     examples=(
         "statestore flink import ./savepoint --store ./orders",

@@ -39,12 +39,11 @@ __all__ = ["forget_subject"]
     "forget",
     cls=Verb,
     prints=(
-        "Each checkpoint that is replaced, its replacement, and the removed rows. With --column: "
-        "the rows of every keyed state whose key, namespace or entry columns include all given "
-        "columns, now or in the past. Then every file of the store is decoded, and the exit status "
-        "is 0 only if the subject was not found. With --key: the rows of the key in one operator. "
-        "Old files have the rows until they are deleted by --gc or 'statestore gc'; --check looks "
-        "for them. Savepoints move to the replacements, and a running job can no longer commit."
+        "Each checkpoint that is replaced, its replacement, and the removed rows: those of a "
+        "key of one operator, or those whose key, namespace or entry columns include all given "
+        "columns. With --column, every file of the store is decoded then, and the exit status "
+        "is 0 only if the subject was not found. Old files have it until --gc or 'statestore "
+        "gc' deletes them."
     ),
     examples=(
         "statestore forget --column user_id=u17 --dry-run --store ./fraud",

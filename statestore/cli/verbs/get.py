@@ -27,11 +27,10 @@ __all__ = ["FoundRows", "KeyFound", "KeyHistoryResult", "get_rows"]
     "get",
     cls=Verb,
     prints=(
-        "The rows of the key in a keyed state, or without --operator and --state in all states "
-        "whose key has that type. KEY is the value of the key column, such as u17, 42 or "
-        "2026-01-31T12:00:00Z, or a JSON string. With several key columns it is a JSON list of "
-        "the values, or an object by column. It is no error if no row has the key. With "
-        "--history: the rows at each kept checkpoint, with a * where they changed."
+        "The rows of the key in a keyed state, or in all states whose key has that type. KEY is "
+        "the value of the key column, such as u17 or 2026-01-31T12:00:00Z, or a JSON string; of "
+        "several key columns it is a JSON list, or an object by column. With --history: the "
+        "rows at each kept checkpoint, with a * where they changed."
     ),
     examples=(
         "statestore get --operator totals-by-user --state totals --key u17 --store ./fraud",

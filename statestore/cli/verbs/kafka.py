@@ -80,9 +80,9 @@ def _policy(name: str, words: Any, default: str, text: str) -> Callable[[F], F]:
     cls=Verb,
     prints=(
         "A line for each partition: its offset at the source, how exactly it was translated, "
-        "the live offsets at the target, the decision and its reason; then the new checkpoint. "
-        "No unread record that is at the target is missed. If a policy refuses a partition, "
-        "nothing is written, and the exit status is 12. A running job can no longer commit."
+        "the live offsets at the target, and the decision; then the new checkpoint. If a policy "
+        "refuses a partition, nothing is written, and the exit status is 12. A running job can "
+        "no longer commit."
     ),
     examples=(
         (

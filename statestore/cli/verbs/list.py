@@ -53,11 +53,10 @@ _FOR_WIDE_ONES = ("operators", "states", "files", "taken")
     "list",
     cls=Verb,
     prints=(
-        "A line for each checkpoint, oldest first, and then the savepoints and pins. An extent of "
-        "full means that all files were written for this checkpoint. Rows such as 94,005 + 4,669 "
-        "are those in base files, and those of changes. A checkpoint with a damaged manifest is "
-        "marked, and then the exit status is 13. With --follow: a screen that is refreshed, or "
-        "without a terminal a line for each checkpoint."
+        "A line for each checkpoint, oldest first, then the savepoints and pins. Rows such as "
+        "94,005 + 4,669 are those in base files, and those of changes. A damaged checkpoint is "
+        "marked, and then the exit status is 13. With --follow: a screen, or without a terminal "
+        "a line for each checkpoint."
     ),
     examples=(
         "statestore list --store ./fraud",

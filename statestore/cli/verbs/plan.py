@@ -89,13 +89,11 @@ _OF_ONE_PLAN = ("--bytes-per-task", "--graph", "--max-parallelism", "--operator"
     "plan",
     cls=Verb,
     prints=(
-        "The key groups divided for the old and the new parallelism, and what each subtask reads. "
-        "With --balance: Flink's even ranges next to balanced ones. With --graph: the operators "
-        "that find state, and the state that would be dropped. With --hosts: where each subtask "
-        "should run. With --compare: the moved bytes, the largest subtask, requests and time of "
-        "each parallelism, with --prices the cost, and a recommendation. With --input, which needs "
-        "no store: the parallelism that Flink's adaptive batch scheduler would choose for a batch "
-        "job, whose tasks get whole files."
+        "The key groups divided for the old and the new parallelism, and what each subtask "
+        "reads. With --graph: the operators that find state, and the state that would be "
+        "dropped. With --hosts: where each subtask should run. With --compare: the bytes that "
+        "move, the time and the cost of each parallelism. With --input, without a store: the "
+        "parallelism of a batch job by Flink's adaptive batch scheduler."
     ),
     examples=(
         "statestore plan --parallelism 7 --store ./fraud",

@@ -55,10 +55,8 @@ def _properties(texts: Sequence[str]) -> dict[str, str]:
     prints=(
         "The table, the checkpoint that it showed before, and the number of files that its "
         "metadata gets and loses. The table names the checkpoint's own files, which a savepoint "
-        "keeps for it. A state with incremental changes needs --compact, after which a running "
-        "job can no longer commit. pyiceberg reads the catalog's address and credentials from "
-        ".pyiceberg.yaml and from environment variables. With --remove: the table that is removed "
-        "from the catalog, and its savepoints; no data file is deleted before 'statestore gc'."
+        "keeps for it. With --compact, a running job can no longer commit. With --remove: the "
+        "removed table, and the savepoints that are released."
     ),
     examples=(
         f"statestore publish {_TOTALS} --dry-run --store ./fraud",

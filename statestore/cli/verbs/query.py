@@ -44,12 +44,10 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".arrow": "a
     "query",
     cls=Verb,
     prints=(
-        "The rows of the result, by default the first 1,000 as a table; all of them in another "
-        'format or a file. Every state is a view named "operator uid"."state name", or the '
-        "state's name if no other state has it. SHOW TABLES lists them. The statement is one "
-        "SELECT over the views, and DuckDB runs it (the extra 'query'). Without SQL, a shell runs "
-        "one statement after another, with completion and a history. Without a terminal it reads "
-        "them from stdin, until the first error."
+        'The rows of the result. Every state is a view named "operator uid"."state name", or '
+        "the state's name if no other state has it; SHOW TABLES lists them. DuckDB runs the "
+        "statement, which is one SELECT over the views. Without SQL, a shell runs one statement "
+        "after another; without a terminal it reads them from stdin, until the first error."
     ),
     examples=(
         "statestore query 'SELECT count(*) FROM per_country' --store ./fraud",

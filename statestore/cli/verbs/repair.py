@@ -23,11 +23,10 @@ _KEYS_IN_TEXT = 10
     "repair",
     cls=Verb,
     prints=(
-        "The documents that were rebuilt: statestore.json, the newest writer's claim, and missing "
-        "entries of Delta logs. Damage that cannot be repaired is listed with what to do, and then "
-        "the exit status is 13. With CHECKPOINT: the key groups and rows of each state that can no "
-        "longer be read, with the newest older checkpoint that has them. The readable part becomes "
-        "a new checkpoint; if nothing is damaged, nothing is written."
+        "The documents that were rebuilt: statestore.json, the newest writer's claim, and "
+        "missing entries of Delta logs. If damage stays, the exit status is 13. With "
+        "CHECKPOINT: the key groups and rows that can no longer be read, and the older "
+        "checkpoint that has them; the readable part becomes a new checkpoint."
     ),
     examples=(
         "statestore repair --dry-run --store ./fraud",

@@ -21,10 +21,10 @@ __all__ = ["Pinned", "Saved", "Unpinned", "keep_savepoint"]
     "savepoint",
     cls=Verb,
     prints=(
-        "The savepoint and the checkpoint that it keeps, which does not expire, and whose files "
-        "are not collected. Every command that takes a checkpoint also takes NAME, which must not "
-        "be a number, 'latest' or 'all'. With --lease: the token of a pin, which keeps the "
-        "checkpoint until the lease ends. With --remove: the savepoint or pin that was removed."
+        "The savepoint and the checkpoint that it keeps, which does not expire. Every command "
+        "that takes a checkpoint also takes NAME. With --lease: the token of a pin, which keeps "
+        "the checkpoint until the lease ends. With --remove: the savepoint or pin that was "
+        "removed."
     ),
     examples=(
         "statestore savepoint before-upgrade --store ./fraud",

@@ -50,10 +50,9 @@ __all__ = ["ShownCheckpoint", "show_checkpoint", "write_checkpoint"]
     "show",
     cls=Verb,
     prints=(
-        "The checkpoint with its key groups. For each operator: its states, and the content of "
+        "The checkpoint with its key groups, the states of each operator, and the content of "
         "each subtask. With --job-graph: the job graph, and the state of each operator. With "
-        "--skew: the skewed key groups of each operator, and the keys with the most rows in "
-        "states where a key has several. The output says whether these keys are exact."
+        "--skew: the skewed key groups, and the keys with the most rows."
     ),
     examples=(
         "statestore show --store ./fraud",

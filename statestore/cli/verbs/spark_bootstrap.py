@@ -68,9 +68,7 @@ class QueryPlan:
         "Without NEW: the states that the query wants, with the columns that a table for each "
         "must have. With NEW: the new location, and the rows and bytes of each store. JOB names "
         "a function that takes a SparkSession and returns the streaming DataFrame, as "
-        "job.py:build or package.module:build. Sources begin where their options say, file "
-        "sources after --files-after. Spark's own reader reads back all rows before the "
-        "location can be used."
+        "job.py:build or package.module:build."
     ),
     examples=(
         "statestore spark bootstrap job.py:build --output-mode update",

@@ -45,10 +45,8 @@ _FOR_WIDE_ONES = ("a day", "90 % bounds")
     prints=(
         "For each state, the fastest growing first: its rows and bytes, their growth a day, its "
         "bytes at each kept checkpoint, its skew, and the time since its files were written. "
-        "Growth is the median slope between all pairs of checkpoints (Theil-Sen) and needs 5 at "
-        "different times. The restore time is that of the largest subtask at --rate, or at the "
-        "rate of your last restore on this machine. If a manifest cannot be read, the exit "
-        "status is 13."
+        "Growth is the median slope between all pairs of checkpoints (Theil-Sen). If a manifest "
+        "cannot be read, the exit status is 13."
     ),
     examples=(
         "statestore trend --store ./fraud",

@@ -28,10 +28,9 @@ __all__ = ["WrittenReport", "serve_store"]
     "ui",
     cls=Verb,
     prints=(
-        "The address of the pages, on stderr, until Ctrl-C. The pages never change a store. On "
-        "another address than localhost, each request needs a token, which is part of the address. "
-        "With --to: the size of the report, one HTML file of at most 300 kB that needs no network, "
-        "and what it does not contain."
+        "The address of the pages, on stderr, until Ctrl-C. On another address than localhost, "
+        "each request needs a token, which is part of the address. With --to: the size of the "
+        "report, one HTML file, and what it does not contain."
     ),
     examples=(
         "statestore ui --store ./fraud",

@@ -26,9 +26,8 @@ DEEP = "every byte and every row: SHA-256, digest, key groups, order, duplicates
     cls=Verb,
     prints=(
         "What was checked, and every broken file with its problem; then the exit status is 13. "
-        "Without --deep, no data is read. With it, SHA-256, digest, the key group of every key, "
-        "order, duplicates and null keys are checked. Stray files, which no manifest "
-        "references, are no damage; --all finds them in the whole store."
+        "Without --deep, no data is read. Stray files, which no manifest references, are no "
+        "damage; --all finds them in the whole store."
     ),
     examples=(
         "statestore verify --store ./fraud",
