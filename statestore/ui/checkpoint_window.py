@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from statestore.cli.checkpoints import extent, is_incremental, maker
-from statestore.errors import (
-    CheckpointNotFoundError,
-    CorruptionError,
-    FormatVersionError,
-    StateStoreError,
+from statestore.cli.checkpoints import (
+    FoundCheckpoint,
+    extent,
+    find_checkpoint,
+    is_incremental,
+    maker,
 )
 from statestore.format.hold_documents import Savepoint
 from statestore.format.manifest import Manifest
@@ -51,14 +51,11 @@ _STATES: Final = 7
 
 
 @dataclass(frozen=True)
-class CheckpointLine:
-    """A row of the table of checkpoints; ``error`` is set if the manifest cannot be read."""
+class CheckpointLine(FoundCheckpoint):
+    """A row of the table of checkpoints, with the savepoints and pins that keep it."""
 
-    checkpoint_id: int
-    manifest: Manifest | None
-    error: StateStoreError | None
-    savepoints: tuple[str, ...]
-    pins: tuple[str, ...]
+    savepoints: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
 
     @property
     def extent(self) -> str:
@@ -131,12 +128,10 @@ def read_window(store: StateStore, before: int | None = None) -> Window:
 def _line(
     store: StateStore, number: int, savepoints: tuple[str, ...], pins: tuple[str, ...]
 ) -> CheckpointLine | None:
-    try:
-        return CheckpointLine(number, store.checkpoint(number).manifest, None, savepoints, pins)
-    except CheckpointNotFoundError:
-        return None  # it expired after the list was made
-    except (CorruptionError, FormatVersionError) as error:
-        return CheckpointLine(number, None, error, savepoints, pins)
+    found = find_checkpoint(store, number)
+    if found is None:
+        return None
+    return CheckpointLine(found.checkpoint_id, found.manifest, found.error, savepoints, pins)
 
 
 def draw_window(window: Window, axis: Axis = Axis.CHECKPOINTS) -> Iterator[Picture]:
