@@ -43,8 +43,10 @@ LAYERS = (
 )
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
 
-# The packages of interop.flink, each of which may import itself and the ones after it.
-FLINK = ("exporting", "importing", "write", "columns", "read", "types", "metadata")
+# The packages of Flink's state, each of which may import itself and the ones after it.
+FLINK = (
+    *("exporting", "flink_plans", "importing", "write", "columns", "read", "types", "metadata"),
+)
 
 # Where a library may be imported at all, and where only for types.
 ROWS = (
@@ -258,7 +260,8 @@ def test_imports_point_down() -> None:
 
 def test_the_packages_of_flink_point_down() -> None:
     def package_of(name: str) -> str:
-        return name.removeprefix("statestore.interop.flink.").partition(".")[0]
+        inner = name.removeprefix("statestore.interop.").removeprefix("flink.")
+        return inner.partition(".")[0]
 
     assert [
         where(module, imported)

@@ -12,7 +12,7 @@ from statestore.cli.arguments import distinct
 from statestore.cli.options import in_order
 
 if TYPE_CHECKING:
-    from statestore.interop.spark.spark_target import SparkTarget
+    from statestore.interop.spark.query_settings import SparkTarget
 
 __all__ = [
     "OPERATOR_NAMES",
@@ -94,7 +94,9 @@ def _parse_sources(
 
 def spark_target(provider: str | None, sources: Mapping[str, Any]) -> SparkTarget:
     """Return the query that continues, from the options of :func:`shape_options`."""
-    target: SparkTarget = location_module("spark_target").SparkTarget(provider=provider, **sources)
+    target: SparkTarget = location_module("query_settings").SparkTarget(
+        provider=provider, **sources
+    )
     return target
 
 

@@ -18,7 +18,7 @@ from statestore.interop.spark import (
     import_checkpoint,
     show_location,
 )
-from statestore.interop.spark.spark_target import SparkTarget
+from statestore.interop.spark.query_settings import SparkTarget
 from statestore.interop.spark.state_files import Provider
 from statestore.spark.session import spark_session
 from statestore.streaming import MicroBatch, StatefulQuery

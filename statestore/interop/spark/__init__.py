@@ -20,6 +20,7 @@ with needs_extra("spark", "checkpoints of Spark's queries"):
     from statestore.interop.spark.new_query.planned_query import PlannedQuery, plan_query
     from statestore.interop.spark.new_query.source_positions import SourcePosition
     from statestore.interop.spark.new_query.wanted_states import WantedColumn, WantedState
+    from statestore.interop.spark.query_settings import SparkTarget
     from statestore.interop.spark.repartition import RepartitionedLocation, repartition_location
     from statestore.interop.spark.show_location import (
         ShownLocation,
@@ -28,7 +29,6 @@ with needs_extra("spark", "checkpoints of Spark's queries"):
         ShownVariable,
         show_location,
     )
-    from statestore.interop.spark.spark_target import SparkTarget
 
 __all__ = [
     "BootstrappedLocation",

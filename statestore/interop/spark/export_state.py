@@ -28,9 +28,9 @@ from statestore.interop.spark.location_writer import (
     plan_store,
     write_location,
 )
+from statestore.interop.spark.query_settings import SAME_QUERY, SparkTarget
 from statestore.interop.spark.rewriter import check_spark
 from statestore.interop.spark.source_changes import change_sources
-from statestore.interop.spark.spark_target import SAME_QUERY, SparkTarget
 from statestore.interop.spark.stores import needs_rewriter, select_stores
 from statestore.interop.spark.target import Target
 from statestore.spark.compat import refuse_connect

@@ -26,8 +26,8 @@ from statestore.interop.spark.parts import (
     list_parts,
     map_columns,
     read_stored_rows,
+    refuse_misplaced_rows,
 )
-from statestore.interop.spark.placement import refuse_misplaced_rows
 from statestore.interop.spark.query_settings import STRICT
 from statestore.interop.spark.state_damage import refuse_damaged_states
 from statestore.interop.spark.state_reader import prepared_session

@@ -33,12 +33,11 @@ from statestore.interop.spark.parts import (
     list_parts,
     map_columns,
     read_stored_rows,
+    refuse_misplaced_rows,
 )
-from statestore.interop.spark.placement import refuse_misplaced_rows
-from statestore.interop.spark.query_settings import STRICT
+from statestore.interop.spark.query_settings import SAME_QUERY, STRICT, SparkTarget
 from statestore.interop.spark.rewriter import check_spark
 from statestore.interop.spark.source_changes import change_sources
-from statestore.interop.spark.spark_target import SAME_QUERY, SparkTarget
 from statestore.interop.spark.state_damage import refuse_damaged_states
 from statestore.interop.spark.state_reader import prepared_session
 from statestore.interop.spark.stores import needs_rewriter, refuse_unwritable

@@ -18,8 +18,7 @@ from dataclasses import replace
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.spark.import_record import QUERY, QueryRecord
-from statestore.interop.spark.query_settings import SOURCE_NAMES
-from statestore.interop.spark.spark_target import SparkTarget
+from statestore.interop.spark.query_settings import SOURCE_NAMES, SparkTarget
 from statestore.sources.offsets import SourceOffset, changed_offsets, starting_offsets_json
 from statestore.streaming.planned import split_sources
 from statestore.streaming.progress import (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from statestore import StateStore
 from statestore.interop.spark.export_state import export_checkpoint
-from statestore.interop.spark.spark_target import SparkTarget
+from statestore.interop.spark.query_settings import SparkTarget
 from statestore.interop.spark.state_files import Provider
 from statestore.spark.session import spark_session
 from tests.servers.process import SHORT_LIVED_JVM

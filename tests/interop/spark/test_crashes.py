@@ -37,7 +37,7 @@ from statestore.interop.spark.import_state import import_checkpoint
 from statestore.interop.spark.location import CheckpointLocation
 from statestore.interop.spark.observed_state import observe_state
 from statestore.interop.spark.parts import list_parts, map_columns, read_stored_rows
-from statestore.interop.spark.spark_target import SparkTarget
+from statestore.interop.spark.query_settings import SparkTarget
 from statestore.interop.spark.state_files import Provider
 from statestore.interop.spark.state_reader import prepared_session
 from statestore.interop.spark.target import Target

@@ -20,7 +20,7 @@ from statestore.errors import DamagedFileError, StateStoreError, StorageError
 from statestore.interop.spark import export_checkpoint, import_checkpoint, show_location
 from statestore.interop.spark.location import CheckpointLocation
 from statestore.interop.spark.parts import PartForm, list_parts, read_stored_rows
-from statestore.interop.spark.spark_target import SparkTarget
+from statestore.interop.spark.query_settings import SparkTarget
 from statestore.interop.spark.state_damage import refuse_damaged_states
 from statestore.interop.spark.state_reader import prepared_session
 from statestore.spark.error_cause import SPARK_ERRORS

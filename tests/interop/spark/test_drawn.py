@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from statestore import StateStore
 from statestore.interop.spark.export_state import export_checkpoint
 from statestore.interop.spark.import_state import import_checkpoint
-from statestore.interop.spark.spark_target import SparkTarget
+from statestore.interop.spark.query_settings import SparkTarget
 from tests.interop.spark.drawn import FEATURES, Move, moves, write_batches
 from tests.interop.spark.drawn_queries import FAMILIES, Family
 from tests.interop.spark.queries import copy_location, run, state_rows

@@ -28,7 +28,7 @@ from statestore.errors import (
 )
 from statestore.interop.spark import export_checkpoint, import_checkpoint
 from statestore.interop.spark.location import CheckpointLocation
-from statestore.interop.spark.spark_target import SparkTarget
+from statestore.interop.spark.query_settings import SparkTarget
 from statestore.spark.compat import INSTALLED
 from statestore.storage import LocalStorage
 from tests.interop.spark.memory_stream import MemoryStream

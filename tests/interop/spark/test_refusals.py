@@ -32,7 +32,7 @@ from statestore.errors import (
 from statestore.interop.spark.export_state import export_checkpoint
 from statestore.interop.spark.import_state import import_checkpoint
 from statestore.interop.spark.location import UNFINISHED
-from statestore.interop.spark.spark_target import SparkTarget
+from statestore.interop.spark.query_settings import SparkTarget
 from tests.interop.spark.queries import BOTH, QUERIES, Query, events, run
 from tests.support.stores import file_bytes
 

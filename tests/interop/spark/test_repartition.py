@@ -28,8 +28,7 @@ from statestore.interop.spark import (
 )
 from statestore.interop.spark.columns import StoreColumns
 from statestore.interop.spark.location import CheckpointLocation
-from statestore.interop.spark.query_settings import STRICT
-from statestore.interop.spark.spark_target import SparkTarget
+from statestore.interop.spark.query_settings import STRICT, SparkTarget
 from statestore.storage import LocalStorage, Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.interop.spark.queries import (

@@ -12,7 +12,7 @@ from statestore import StateStore
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.spark.export_state import export_checkpoint
 from statestore.interop.spark.import_state import import_checkpoint
-from statestore.interop.spark.spark_target import SparkTarget
+from statestore.interop.spark.query_settings import SparkTarget
 from tests.interop.spark.queries import (
     NO_DATA_BATCHES,
     QUERIES,

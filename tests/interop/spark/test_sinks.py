@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from statestore import StateStore
 from statestore.interop.spark import export_checkpoint, import_checkpoint
-from statestore.interop.spark.spark_target import SparkTarget
+from statestore.interop.spark.query_settings import SparkTarget
 from statestore.interop.spark.state_files import Provider
 from tests.interop.spark.queries import events, planned_only, settings, stream, texts
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from statestore import StateStore
 from statestore.interop.spark.export_state import export_checkpoint
 from statestore.interop.spark.import_state import import_checkpoint
-from statestore.interop.spark.spark_target import SparkTarget
+from statestore.interop.spark.query_settings import SparkTarget
 from tests.interop.spark.queries import PROVIDERS, events, settings, stream
 
 LEAVES = [

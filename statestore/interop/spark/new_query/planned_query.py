@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.spark.columns import StoreColumns
 from statestore.interop.spark.import_state import refuse_unsupported
-from statestore.interop.spark.location import PROVIDER, CheckpointLocation, provider_name
+from statestore.interop.spark.location import (
+    FORMAT_VERSION,
+    PROVIDER,
+    CheckpointLocation,
+    provider_name,
+)
 from statestore.interop.spark.location_writer import check_shape
-from statestore.interop.spark.new_query.first_batch import plan_first_batch
 from statestore.interop.spark.new_query.source_positions import (
     SourcePosition,
     find_positions,
@@ -36,13 +44,20 @@ from statestore.interop.spark.parts import list_parts, map_columns, read_stored_
 from statestore.interop.spark.query_settings import ENCODING
 from statestore.interop.spark.rewriter import check_spark
 from statestore.interop.spark.state_reader import prepared_session
-from statestore.spark.compat import refuse_connect
+from statestore.spark.compat import INSTALLED, refuse_connect
+from statestore.spark.error_cause import describe_cause
+from statestore.spark.session_settings import session_settings
 from statestore.storage import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _WATERMARK_NODE = "EventTimeWatermark"
+
+_OFFSET_LOG = "spark.sql.streaming.offsetLog.formatVersion"
+# Spark 4.1 and later otherwise fail the micro-batch, because no task has written state.
+_COMMIT_CHECK = "spark.sql.streaming.stateStore.commitValidation.enabled"
+_FIRST_WITH_PACKAGE = (4, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,3 +247,85 @@ def _fingerprint(
         },
     }
     return hashlib.sha256(json.dumps(document).encode()).hexdigest()[:16]
+
+
+def plan_first_batch(
+    query: DataFrame,
+    output_mode: str,
+    positions: Sequence[SourcePosition],
+    location: Path,
+    partitions: int,
+) -> Any:
+    """Write the files of a query's first micro-batch to a local folder, except the state's rows.
+
+    Spark plans a micro-batch again if the offset log has an entry of it, with the ends in the
+    entry. An entry in which each source ends where it begins is therefore a micro-batch without
+    data. It is written to the folder, where the query is started. Spark describes the query's
+    stateful operators there before it calls the sink. The sink is a function that ignores its
+    rows. So no source and no static table is read, and no state is written.
+
+    Returns:
+        Spark's physical plan of the micro-batch.
+
+    Raises:
+        InvalidArgumentError: if Spark does not accept the query, with Spark's reason.
+    """
+    spark = query.sparkSession
+    files = {
+        "metadata": json.dumps({"id": str(uuid4())}).encode(),
+        "offsets/0": _build_offsets(query, positions, partitions),
+    }
+    for name, content in files.items():
+        path = location / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    version = spark.conf.get(FORMAT_VERSION)
+    # In the second format Spark requires an id of the state of each task, and there is none.
+    settings = {
+        SHUFFLE_PARTITIONS: str(partitions),
+        FORMAT_VERSION: "1",
+        _COMMIT_CHECK: "false",
+    }
+    try:
+        with session_settings(spark, settings):
+            started = (
+                query.writeStream.outputMode(output_mode)
+                .foreachBatch(_ignore_rows)
+                .option("checkpointLocation", f"file://{location}")
+                .trigger(once=True)
+                .start()
+            )
+            started.awaitTermination()
+    except (PySparkException, Py4JJavaError) as error:
+        raise InvalidArgumentError(
+            f"Spark cannot plan the query in output mode {output_mode!r}: {describe_cause(error)}"
+        ) from error
+    commit = location / "commits" / "0"
+    commit.parent.mkdir(exist_ok=True)
+    commit.with_name(".0.crc").unlink(missing_ok=True)
+    commit.write_text(f"v{version}\n" + json.dumps({"nextBatchWatermarkMs": 0}))
+    for operator in (location / "state").glob("*"):
+        # A location has files of each partition, or of the first one only.
+        first = operator / "0"
+        first.mkdir(exist_ok=True)
+        (first / "empty").touch()
+    return started._jsq.streamingQuery().lastExecution().executedPlan()
+
+
+def _build_offsets(query: DataFrame, positions: Sequence[SourcePosition], partitions: int) -> bytes:
+    """Return an entry of the offset log without data, with the session's settings."""
+    spark: Any = query.sparkSession
+    package = spark._jvm.org.apache.spark.sql.execution.streaming
+    if INSTALLED >= _FIRST_WITH_PACKAGE:
+        package = package.checkpointing
+    now = int(time.time() * 1000)
+    conf = spark._jsparkSession.conf()
+    metadata = json.loads(package.OffsetSeqMetadata.apply(0, now, conf).json())
+    metadata["conf"][SHUFFLE_PARTITIONS] = str(partitions)
+    version = f"v{spark.conf.get(_OFFSET_LOG, '1')}"
+    ends = [position.planned for position in positions]
+    return offset_log_entry(version, metadata, positions, ends)
+
+
+def _ignore_rows(_rows: DataFrame, _batch: int) -> None:
+    """Do nothing with the rows of a micro-batch."""
