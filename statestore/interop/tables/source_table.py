@@ -135,7 +135,7 @@ def _convert_batches(
             )
         columns = []
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            converted = parse_texts(column, wanted[name]) if name in wanted else column
+            converted = _parse_texts(column, wanted[name]) if name in wanted else column
             if converted is None:
                 place = _find_other(column, wanted[name])
                 raise InvalidArgumentError(
@@ -156,10 +156,10 @@ def schema_text(schema: pa.Schema) -> str:
 def _find_other(column: pa.Array, data_type: pa.DataType) -> int:
     """Return the position of the first text that is not a value of a type."""
     rows = range(len(column))
-    return next(row for row in rows if parse_texts(column.slice(row, 1), data_type) is None)
+    return next(row for row in rows if _parse_texts(column.slice(row, 1), data_type) is None)
 
 
-def parse_texts(texts: pa.Array, data_type: pa.DataType) -> pa.Array | None:
+def _parse_texts(texts: pa.Array, data_type: pa.DataType) -> pa.Array | None:
     """Return texts as values of a type; None if one of them is not a value of the type.
 
     Args:

@@ -77,7 +77,7 @@ def plan_keyed(state: KeyedState, types: JobTypes) -> KeyedExport:
     Raises:
         UnsupportedTypeError: for a type that Flink does not support, with the state and column.
     """
-    key, recipe = plan_key(state, types)
+    key, recipe = _plan_key(state, types)
     map_type, value_type = _split_declared(state, types)
     namespace, value = _plan_namespace(state), _plan_value(state, value_type, types)
     map_key, name = None, state.name
@@ -98,8 +98,10 @@ def plan_keyed(state: KeyedState, types: JobTypes) -> KeyedExport:
     flink = flink_state(
         name, state.kind.value, key.flink_type, namespace.flink_type, header_value, recipe
     )
-    columns = stored_columns(state, flink, key, map_key, value)
-    return KeyedExport(state, replace(columns, namespace=namespace))
+    columns = stored_columns(
+        state, flink, key=key, namespace=namespace, map_key=map_key, value=value
+    )
+    return KeyedExport(state, columns)
 
 
 def _to_python_part(state: KeyedState, part: Part) -> Part:
@@ -274,7 +276,7 @@ def _plan_offsets(state: OperatorState, types: JobTypes) -> OperatorStatePlan:
     return OperatorStatePlan(state, "split", part, None, source_name=SOURCE_READER_STATE)
 
 
-def plan_key(state: KeyedState, types: JobTypes) -> tuple[Part, str | None]:
+def _plan_key(state: KeyedState, types: JobTypes) -> tuple[Part, str | None]:
     """Return the key of a state, and the recipe for its hash if it is a class of the job.
 
     Args:

@@ -94,16 +94,16 @@ def plan_export(
     records = ([] if record is None else [RECORD]) + ([] if compiled is None else [PLAN_RECORD])
     known = {state for state in states if state[0] not in records}
     uids = sorted({uid for uid, _ in known})
-    refuse_unknown(uids, operators)
+    _refuse_unknown(uids, operators)
     types = parse_job_types(target, known, uids, record, compiled)
     refuse_older_flink(compiled, target)
     lacking = checkpoint_left_out(manifest, record)
     # Without an import record it is unknown from which savepoint operators could be copied.
     operators_lacking = [state for state in lacking if state.state is None and record is not None]
-    carried = select_carried(operators_lacking, selection.carry, manifest.checkpoint_id)
+    carried = _select_carried(operators_lacking, selection.carry, manifest.checkpoint_id)
     missing = [state for state in lacking if state not in carried]
     named = {name if isinstance(name, str) else "/".join(name) for name in selection.leave_out}
-    unwanted = select_unwanted(manifest, known, missing, named)
+    unwanted = _select_unwanted(manifest, known, missing, named)
     selected = set(uids if operators is None else operators)
     # If the user selected operators, only missing state of these operators matters.
     relevant = [state for state in missing if operators is None or state.operator in selected]
@@ -115,8 +115,8 @@ def plan_export(
         otherwise=_CARRYING if record is not None else "",
     )
     lost = {state for state in known if any(each.lacks(*state) for each in missing)}
-    views = [] if record is None else find_views(known - unwanted - lost, record)
-    left = [*list_left_out(known, unwanted, selected, missing), *views]
+    views = [] if record is None else _find_views(known - unwanted - lost, record)
+    left = [*_list_left_out(known, unwanted, selected, missing), *views]
     skipped = {(state.operator, state.state) for state in left}
     converts = is_converted(record, target, carried)
     plans = []
@@ -329,7 +329,7 @@ def _refuse_mixed(keyed: Sequence[KeyedExport]) -> None:
             )
 
 
-def list_left_out(
+def _list_left_out(
     known: Collection[tuple[str, str]],
     unwanted: Collection[tuple[str, str]],
     selected: Collection[str],
@@ -345,7 +345,7 @@ def list_left_out(
             yield LeftOut(state.operator, state.part, state.reason)
 
 
-def select_carried(
+def _select_carried(
     operators: Sequence[LeftOutState], names: Collection[str], checkpoint_id: int
 ) -> tuple[LeftOutState, ...]:
     """Return the operators to copy; StateNotFoundError for a name that matches none of them."""
@@ -359,7 +359,7 @@ def select_carried(
     return tuple(operator for operator in operators if any(map(operator.is_named, names)))
 
 
-def select_unwanted(
+def _select_unwanted(
     manifest: Manifest,
     known: set[tuple[str, str]],
     missing: Sequence[LeftOutState],
@@ -388,7 +388,7 @@ def select_unwanted(
     return unwanted
 
 
-def find_views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut]:
+def _find_views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut]:
     """Return the offset states that an import added; their offsets are written to the splits."""
     splits = {state.operator for state in record.states if state.name == SOURCE_READER_STATE}
     imported = {(state.operator, state.state) for state in record.states}
@@ -404,7 +404,7 @@ def find_views(known: set[tuple[str, str]], record: SavepointRecord) -> list[Lef
     ]
 
 
-def refuse_unknown(uids: Sequence[str], operators: Collection[str] | None) -> None:
+def _refuse_unknown(uids: Sequence[str], operators: Collection[str] | None) -> None:
     """Raise StateNotFoundError for an operator that the checkpoint does not have."""
     for uid in operators or ():
         if uid not in uids:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statestore.errors import UnsupportedTypeError
 from statestore.format.left_out import LeftOutState
 from statestore.format.state import KeyedState, OperatorState, StateKind
-from statestore.interop.flink.columns.part import Part, no_columns
+from statestore.interop.flink.columns.part import Part
 from statestore.interop.flink.columns.python_types import to_bytes_type
 from statestore.interop.flink.columns.state_columns import EntryForm, StateColumns
 from statestore.interop.flink.importing.import_record import (
@@ -121,15 +121,21 @@ class KeyedExport:
 
 
 def stored_columns(
-    state: KeyedState, flink: FlinkState, key: Part, map_key: Part | None, value: Part
+    state: KeyedState,
+    flink: FlinkState,
+    *,
+    key: Part,
+    namespace: Part,
+    map_key: Part | None,
+    value: Part,
 ) -> StateColumns:
-    """Return the columns of a state that was not imported; it has no namespace in Flink."""
+    """Return the columns of a state that was not imported."""
     return StateColumns(
         flink,
         EntryForm.COLUMNS,
         state.kind,
         key,
-        no_columns(flink.namespace),
+        namespace,
         map_key,
         None if state.kind is StateKind.TIMERS else value,
         state.entry[0] if state.kind in (StateKind.LIST, StateKind.TIMERS) else None,

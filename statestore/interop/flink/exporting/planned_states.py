@@ -15,7 +15,7 @@ from statestore.errors import (
     SchemaMismatchError,
 )
 from statestore.format.state import KeyedState
-from statestore.interop.flink.columns.part import Part
+from statestore.interop.flink.columns.part import Part, no_columns
 from statestore.interop.flink.columns.part_columns import empty_key_part
 from statestore.interop.flink.columns.store_types import sql_cast, sql_field, value_column
 from statestore.interop.flink.exporting.export_types import KeyedExport, stored_columns
@@ -170,7 +170,10 @@ def plan_planned(state: KeyedState, planned: PlanState) -> KeyedExport:
     key = _row_part(planned.key, stored)
     map_key = None if planned.map_key is None else _row_part(planned.map_key, stored)
     value = _value_part(planned.value, stored)
-    columns = stored_columns(state, describe_planned(planned), key, map_key, value)
+    flink, namespace = describe_planned(planned), no_columns(_NO_NAMESPACE)
+    columns = stored_columns(
+        state, flink, key=key, namespace=namespace, map_key=map_key, value=value
+    )
     return KeyedExport(state, columns, planned=planned)
 
 

@@ -176,7 +176,7 @@ def _plan(
     spark = query.sparkSession
     partitions = int(spark.conf.get(SHUFFLE_PARTITIONS) or 0)
     check_shape(partitions, None)
-    executed = plan_first_batch(query, output_mode, positions, folder, partitions)
+    executed = _plan_first_batch(query, output_mode, positions, folder, partitions)
     location = CheckpointLocation(open_storage(str(folder)))
     plan = location.plan(0)
     if not location.storage.list("state"):
@@ -249,7 +249,7 @@ def _fingerprint(
     return hashlib.sha256(json.dumps(document).encode()).hexdigest()[:16]
 
 
-def plan_first_batch(
+def _plan_first_batch(
     query: DataFrame,
     output_mode: str,
     positions: Sequence[SourcePosition],

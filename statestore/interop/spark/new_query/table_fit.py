@@ -132,7 +132,7 @@ def _frame(spark: SparkSession, wanted: WantedState, table: Any, folder: Path) -
         return table
     if isinstance(table, SourceTable):
         _refuse_repeated(spark, wanted, table.schema.names)
-        return source_frame(spark, table, wanted, folder / f"{uuid4().hex}.parquet")
+        return _source_frame(spark, table, wanted, folder / f"{uuid4().hex}.parquet")
     try:
         rows = pa.table(table)
     except (TypeError, ValueError, pa.ArrowException) as error:
@@ -141,7 +141,7 @@ def _frame(spark: SparkSession, wanted: WantedState, table: Any, folder: Path) -
             f"{type(table).__name__} ({error})"
         ) from error
     _refuse_repeated(spark, wanted, rows.column_names)
-    return arrow_frame(spark, rows, wanted)
+    return _arrow_frame(spark, rows, wanted)
 
 
 def _refuse_repeated(spark: SparkSession, wanted: WantedState, names: Sequence[str]) -> None:
@@ -310,7 +310,7 @@ def _refuse_duplicates(rows: DataFrame, wanted: WantedState, copies: int) -> Non
     )
 
 
-def arrow_frame(spark: SparkSession, rows: pa.Table, wanted: WantedState) -> DataFrame:
+def _arrow_frame(spark: SparkSession, rows: pa.Table, wanted: WantedState) -> DataFrame:
     """Return an Arrow table in Spark, with columns of the types that states have.
 
     A column that Arrow has no type for, because all its values are null, stays without one.
@@ -333,7 +333,7 @@ def arrow_frame(spark: SparkSession, rows: pa.Table, wanted: WantedState) -> Dat
     return frame_of(spark, rows)
 
 
-def source_frame(
+def _source_frame(
     spark: SparkSession, table: SourceTable, wanted: WantedState, file: Path
 ) -> DataFrame:
     """Copy a table to a local Parquet file, and return it in Spark.
