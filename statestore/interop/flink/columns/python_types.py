@@ -16,9 +16,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.interop.flink.read.keyed_states import FlinkState, ValueState
+from statestore.interop.flink.read.keyed_states import (
+    FlinkState,
+    ListState,
+    MapState,
+    TimerState,
+    ValueState,
+)
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.internal_types import PythonType, TtlAwareType, TtlType
 from statestore.interop.flink.types.java_types import (
@@ -86,15 +93,25 @@ _AS_PYTHON = {
 }
 
 
-def to_bytes_type(flink_type: FlinkType) -> FlinkType:
-    """Return the type that a savepoint's header has for a PyFlink state of these values."""
+def bytes_state(state: FlinkState) -> FlinkState:
+    """Return a PyFlink state as a savepoint's header has it: a list or map of bytes, or timers."""
+    if isinstance(state, TimerState):
+        return state
+    if isinstance(state, MapState):
+        return replace(state, value=_to_bytes_type(state.value))
+    value = _to_bytes_type(state.value)
+    elements = value if isinstance(value, ListType) else ListType(value)
+    return ListState(state.name, "list", state.key, state.namespace, elements)
+
+
+def _to_bytes_type(flink_type: FlinkType) -> Any:
     match flink_type:
         case TtlType(value):
-            return TtlType(to_bytes_type(value))
+            return TtlType(_to_bytes_type(value))
         case MapType(_, value):
-            return MapType(Scalar("ByteArrayWrapper"), to_bytes_type(value))
+            return MapType(Scalar("ByteArrayWrapper"), _to_bytes_type(value))
         case ListType(element):
-            return ListType(to_bytes_type(element))
+            return ListType(_to_bytes_type(element))
         case _:
             return _BYTES
 

@@ -14,7 +14,7 @@ from statestore.errors import UnsupportedTypeError
 from statestore.format.left_out import LeftOutState
 from statestore.format.state import KeyedState, OperatorState, StateKind
 from statestore.interop.flink.columns.part import Part
-from statestore.interop.flink.columns.python_types import to_bytes_type
+from statestore.interop.flink.columns.python_types import bytes_state
 from statestore.interop.flink.columns.state_columns import EntryForm, StateColumns
 from statestore.interop.flink.importing.import_record import (
     ImportedOperator,
@@ -23,9 +23,8 @@ from statestore.interop.flink.importing.import_record import (
 )
 from statestore.interop.flink.metadata.handles import Mode
 from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo
-from statestore.interop.flink.read.keyed_states import FlinkState, MapState, TimerState
+from statestore.interop.flink.read.keyed_states import FlinkState
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.java_types import ListType
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot, make_snapshot
 from statestore.interop.flink_plans.layouts import PlanState
 from statestore.keys.groups import KeyGroupAssignment
@@ -81,20 +80,8 @@ class KeyedExport:
         """The description of the state in the header of a savepoint."""
         if self.imported is not None:
             return self.imported.info
-        state, value_type, kind = self.flink, self.flink.value, self.flink.kind
-        if isinstance(state, TimerState):
-            return StateInfo(state.name, "timers", {}, {_VALUE: make_snapshot(value_type)})
-        if self.state.hash_scheme == "pyflink":
-            value_type = to_bytes_type(value_type)
-            if not isinstance(state, MapState):
-                kind = "list"
-                is_list = isinstance(value_type, ListType)
-                value_type = value_type if is_list else ListType(value_type)
-        serializers = {
-            _VALUE: make_snapshot(value_type),
-            "NAMESPACE_SERIALIZER": make_snapshot(state.namespace),
-        }
-        return StateInfo(state.name, "keyed", {"KEYED_STATE_TYPE": kind.upper()}, serializers)
+        is_python = self.state.hash_scheme == "pyflink"
+        return (bytes_state(self.flink) if is_python else self.flink).info
 
     @property
     def key_snapshot(self) -> SerializerSnapshot:

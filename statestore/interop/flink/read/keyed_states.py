@@ -37,6 +37,7 @@ from statestore.interop.flink.types.java_types import ListType, MapType, Nullabl
 from statestore.interop.flink.types.key_hash import GroupFunction, groups_of_hashes
 from statestore.interop.flink.types.key_recipes import recipe_hash_codes
 from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.serializer_snapshots import make_snapshot
 from statestore.interop.flink.types.sql_types import RowDataType
 
 StateForm = Literal["value", "list", "map", "reducing", "aggregating", "timers"]
@@ -103,6 +104,12 @@ class FlinkState:
     """The number of bytes between the key group and the key."""
     before_inner: ClassVar[int] = 0
     """The number of bytes before the first value of the type ``inner``."""
+
+    @property
+    def info(self) -> StateInfo:
+        """The description of the state in the header of a savepoint."""
+        serializers = {_VALUE: make_snapshot(self.value), _NAMESPACE: make_snapshot(self.namespace)}
+        return StateInfo(self.name, "keyed", {_OPTION: self.kind.upper()}, serializers)
 
     @property
     def inner(self) -> FlinkType:
@@ -346,6 +353,11 @@ class TimerState(FlinkState):
 
     value: TimerType
     before_key: ClassVar[int] = 8
+
+    @property
+    def info(self) -> StateInfo:
+        """The description of the timers in the header of a savepoint."""
+        return StateInfo(self.name, "timers", {}, {_VALUE: make_snapshot(self.value)})
 
     def with_key(self, key: FlinkType) -> Self:
         """Return the timers with another type of keys."""
