@@ -251,8 +251,9 @@ class Catalog:
     def checkpoint(self, checkpoint: CheckpointRef, *, read_lists: bool = False) -> Checkpoint:
         """Return a checkpoint with its manifest, which :meth:`load_header` reads.
 
-        With ``read_lists`` all its lists of files are read, too. A checkpoint that was already
-        found is not searched again.
+        A checkpoint that was already found is not searched again. ``read_lists`` is for a new
+        document that will name its files: all its lists of files are read, and it must still be
+        kept.
 
         Raises CheckpointNotFoundError that lists the existing checkpoints, MalformedManifestError,
         or InvalidArgumentError for a checkpoint of another store.
@@ -265,6 +266,8 @@ class Catalog:
                     f"but {self.storage.url} is store {self.store_id}; pass a checkpoint of this "
                     "store"
                 )
+            if read_lists:
+                self.resolve(found)
         else:
             manifest = self.load_header(self.resolve(checkpoint))
             by_name = isinstance(checkpoint, str) and is_savepoint_name(checkpoint)
@@ -276,11 +279,16 @@ class Catalog:
     def resolve(self, checkpoint: CheckpointRef) -> int:
         """Return the id of a checkpoint without reading its manifest.
 
-        Raises CheckpointNotFoundError that lists the existing checkpoints.
+        Raises CheckpointNotFoundError that lists the existing checkpoints, also for a checkpoint
+        that was found and is no longer kept.
         """
-        if isinstance(checkpoint, Checkpoint):
-            return self.checkpoint(checkpoint).checkpoint_id
         ids = self.checkpoint_ids()
+        if isinstance(checkpoint, Checkpoint):
+            wanted = self.checkpoint(checkpoint).checkpoint_id
+            held = {savepoint.checkpoint_id for savepoint in self.holds.readable()}
+            if wanted not in (*ids, *held):
+                raise self._not_found_error(wanted, ids)
+            return wanted
         if isinstance(checkpoint, str) and checkpoint and is_savepoint_name(checkpoint):
             try:
                 return self.holds.savepoint(checkpoint).checkpoint_id

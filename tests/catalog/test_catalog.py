@@ -278,9 +278,21 @@ def test_a_checkpoint_that_was_found_is_not_searched_again(catalog: Catalog) -> 
     assert [repr(one) for one in found[2:]] == ["Checkpoint(1)", "Checkpoint(1, 'kept')"]
     commit(catalog, 2)
     catalog.expire(1, b"tombstone")
-    for one in found:
-        assert catalog.checkpoint(one) == one
-        assert catalog.resolve(one) == 1
+    assert [catalog.checkpoint(one) for one in found] == found
+
+
+def test_a_checkpoint_that_was_found_must_still_be_kept_to_build_on_it(catalog: Catalog) -> None:
+    """A new checkpoint would name files that ``gc`` may have deleted."""
+    catalog = Catalog(catalog.storage, manifest(1).store_id)
+    commit(catalog, 1, 2)
+    catalog.holds.put_savepoint(Savepoint("kept", 1, 0), visible=lambda: None)
+    found = catalog.checkpoint(1)
+    assert catalog.checkpoint(found, read_lists=True) == found
+    catalog.expire(1, b"tombstone")
+    assert catalog.checkpoint(found, read_lists=True) == found
+    catalog.holds.delete_savepoint("kept")
+    with pytest.raises(CheckpointNotFoundError, match=r"no checkpoint 1 in .* the checkpoints 2"):
+        catalog.checkpoint(found, read_lists=True)
 
 
 def test_a_checkpoint_of_another_store_is_refused(catalog: Catalog, tmp_path: Path) -> None:

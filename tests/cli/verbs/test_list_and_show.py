@@ -309,7 +309,7 @@ def test_commands_read_a_checkpoint_that_only_a_savepoint_keeps(
         ("edit", "--operator", "totals-by-user", "--state", "totals", "--delete", "u7"),
         ("diff", "1"),
         ("diff", "1", "--rows", "--operator", "totals-by-user", "--state", "totals"),
-        ("report", "--against", "1", "--to", "report.html"),
+        ("ui", "--against", "1", "--to", "report.html"),
     ],
     ids=" ".join,
 )
