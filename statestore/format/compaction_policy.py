@@ -11,12 +11,18 @@ base rows. Spans with the greatest share and their neighbors are folded first, u
 Spans that would soon be folded are folded together with such a span: the rows that a fold leaves
 behind in a layer are between live rows, and are read with these until the whole layer is gone.
 
-A job compacts in the background. If that is too slow, or the process ends after each checkpoint,
-changes become *overdue*: the changes of a span whose share is above four times ``most_share``, and
-layers once four times ``merge_layers`` of them wait for a first merge. Then each checkpoint folds
-about twice as many change rows as it writes, so the backlog shrinks. An LSM tree stalls its writers
-for the same reason. So a restore reads at most ``1 + 4 * most_share`` times the rows of the bases,
-plus the changes that arrive until an overdue span is folded.
+A job compacts in the background. If the process ends after each checkpoint, changes become
+*overdue*: the changes of a span whose share is above twice ``most_share``, and layers once four
+times ``merge_layers`` of them wait for a first merge. Then each checkpoint folds about twice as
+many change rows as it writes, so the backlog shrinks. An LSM tree stalls its writers for the same
+reason. So a restore reads at most ``1 + 2 * most_share`` times the rows of the bases, plus the
+changes that arrive until an overdue span is folded.
+
+While a compaction of the state is under way, its result will replace most of the backlog, and a
+checkpoint that folded the same changes would make that result useless. So a checkpoint with overdue
+changes only waits for the compaction, at most as long as its changes took to write. It folds
+changes itself above six times ``most_share``, and merges newer layers than those being compacted
+once sixteen times ``merge_layers`` of them wait.
 """
 
 from __future__ import annotations
@@ -33,6 +39,7 @@ from statestore.keys.groups import KeyGroupRange
 __all__ = [
     "CompactionRule",
     "LayeredSpan",
+    "is_overdue",
     "is_urgent",
     "layers_to_merge",
     "needs_compaction",
@@ -116,7 +123,6 @@ def spans_of(entry: KeyedEntry) -> tuple[LayeredSpan, ...]:
 
 
 _SOON = 0.75
-"""The share of the limit from which a span is folded together with one above the limit."""
 
 
 def spans_to_fold(entry: KeyedEntry, rule: CompactionRule) -> tuple[KeyGroupRange, ...]:
@@ -155,8 +161,10 @@ def _adjacent_spans(
     return set(due) - left
 
 
-_OVERDUE = 4
-"""Above so many times ``most_share`` and ``merge_layers``, a checkpoint reduces the backlog."""
+# Above so many times most_share and merge_layers, checkpoints reduce the backlog themselves:
+# without a compaction of the state under way, and with one.
+_IDLE_SHARES, _IDLE_MERGES = 2, 4
+_COMPACTING_SHARES, _COMPACTING_MERGES = 6, 16
 
 
 def needs_compaction(entry: KeyedEntry, rule: CompactionRule) -> bool:
@@ -170,7 +178,7 @@ def is_urgent(entry: KeyedEntry, rule: CompactionRule) -> bool:
 
 
 def overdue_spans(
-    entry: KeyedEntry, rule: CompactionRule, changed_rows: int
+    entry: KeyedEntry, rule: CompactionRule, changed_rows: int, *, is_compacting: bool = False
 ) -> tuple[KeyGroupRange, ...]:
     """Return the overdue key groups that a checkpoint itself must fold, in order.
 
@@ -178,28 +186,34 @@ def overdue_spans(
         entry: the state, with the changes of the checkpoint.
         rule: the policy.
         changed_rows: the rows that the checkpoint wrote; about twice as many are folded.
+        is_compacting: whether a compaction of the state is under way.
 
     Returns:
         The key groups with the greatest share of changes, and their neighbors; empty if none is
         overdue.
     """
     spans = spans_of(entry)
-    bound = _OVERDUE * rule.most_share
-    if max(span.share for span in spans) <= bound:
+    overdue = rule.most_share * (_COMPACTING_SHARES if is_compacting else _IDLE_SHARES)
+    if max(span.share for span in spans) <= overdue:
         return ()
     chosen = _adjacent_spans(
-        spans, bound / 2, max(2 * changed_rows, 1), lambda span: span.changed_rows
+        spans, _SOON * overdue, max(2 * changed_rows, 1), lambda span: span.changed_rows
     )
     return tuple(spans[number].key_groups for number in sorted(chosen))
 
 
-def overdue_layers(entry: KeyedEntry, rule: CompactionRule, compacting: int = 0) -> int:
+def overdue_layers(entry: KeyedEntry, rule: CompactionRule, compacting: int | None = None) -> int:
     """Return how many of the newest layers a checkpoint itself must merge, 0 for none.
 
-    ``compacting`` is the number of the oldest layers that a compaction under way folds or merges.
-    They stay, because its result would otherwise be useless.
+    ``compacting`` is the number of the oldest layers that a compaction is folding or merging, and
+    that therefore stay; None if no compaction of the state is under way.
     """
-    newer = replace(entry, layers=entry.layers[compacting:])
+    newer = replace(entry, layers=entry.layers[compacting or 0 :])
     unmerged = sum(layer.depth == 0 for layer in newer.layers)
-    is_overdue = unmerged >= _OVERDUE * rule.merge_layers
-    return layers_to_merge(newer, rule) if is_overdue else 0
+    most = rule.merge_layers * (_IDLE_MERGES if compacting is None else _COMPACTING_MERGES)
+    return layers_to_merge(newer, rule) if unmerged >= most else 0
+
+
+def is_overdue(entry: KeyedEntry, rule: CompactionRule, *, is_compacting: bool = False) -> bool:
+    """Return whether a state has overdue changes, as :func:`overdue_spans` decides."""
+    return bool(entry.layers) and bool(overdue_spans(entry, rule, 0, is_compacting=is_compacting))

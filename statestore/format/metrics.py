@@ -52,9 +52,10 @@ class PhaseTimes:
     the states one after another, including the computation of lazily computed states.
     ``compaction_ms``: compaction in parallel with the other phases, in older releases; now 0, or
     the whole time in a checkpoint of the command ``compact``. ``wait_ms``: adopting the results of
-    background compaction, and folding overdue changes. ``check_ms``: checking that the files have
-    the expected sizes, and that no other writer took over. ``publish_ms``: publishing new versions
-    of the tables. ``put_ms``: the put of the manifest; None if it is unknown.
+    background compaction, and reducing too large a backlog: waiting for it, or folding changes.
+    ``check_ms``: checking that the files have the expected sizes, and that no other writer took
+    over. ``publish_ms``: publishing new versions of the tables. ``put_ms``: the put of the
+    manifest; None if it is unknown.
     """
 
     begin_ms: Count = 0

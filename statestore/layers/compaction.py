@@ -64,15 +64,17 @@ class Compactor:
         entry: KeyedEntry,
         rule: CompactionRule,
         changed_rows: int,
-        compacting: int = 0,
+        compacting: int | None = None,
     ) -> KeyedEntry:
-        """Fold and merge some of the overdue changes of a state, if there are any.
+        """Fold some of the overdue changes of a state, if there are any.
 
         ``changed_rows`` is the number of rows that this checkpoint has written; about twice as many
         change rows are folded. ``compacting`` is the number of the oldest layers that a compaction
-        under way folds or merges; they are not merged. Raises the errors of ``apply_policy``.
+        under way folds or merges, None without one. Raises the errors of ``apply_policy``.
         """
-        entry = self.fold(entry, overdue_spans(entry, rule, changed_rows))
+        is_compacting = compacting is not None
+        spans = overdue_spans(entry, rule, changed_rows, is_compacting=is_compacting)
+        entry = self.fold(entry, spans)
         return self.merge(entry, overdue_layers(entry, rule, compacting))
 
     def fold(

@@ -1,6 +1,6 @@
 """Compact in the background: a later checkpoint adopts the result.
 
-A commit never waits for it.
+A commit does not wait for it, unless checkpoints have left too many changes to compact.
 
 After each commit one thread folds and merges the changes of the states that the policy selects. It
 works on the committed checkpoint, and writes data files that no manifest names yet. The next
@@ -23,13 +23,15 @@ the fence refuses that commit.
 the same process. While a snapshot is open, it works for :data:`WORK_SHARE` of the time, a small
 piece at a time. It does not wait for the end of the snapshot, because a job may have one open
 nearly all of the time. It does not pause while a base file has more changes than ``most_share`` of
-its rows, because checkpoints would have to fold changes themselves at the next bound. Its thread
-does not have a low priority, because a thread that the operating system delays may hold Python's
-lock.
+its rows. In that case, checkpoints would soon have to fold changes themselves, which takes longer.
+Its thread does not have a low priority, because a thread that the operating system delays may hold
+Python's lock.
 
-**Why the backlog is bounded.** A checkpoint folds overdue changes itself
-(``format/compaction_policy.py``). If that replaces files that are being compacted, the result of
-the compaction no longer matches and is deleted.
+**Why checkpoints rarely fold changes themselves.** A checkpoint that replaces the files that are
+being compacted makes the result useless. So while a compaction of the state is under way, a
+checkpoint with too large a backlog (``format/compaction_policy.py``) waits for the compaction
+instead, at most as long as its changes took to write. The compaction is faster then: it no longer
+pauses, and has Python's lock for itself.
 """
 
 from __future__ import annotations
@@ -43,10 +45,16 @@ from dataclasses import dataclass, field, replace
 from threading import Thread
 
 from statestore.errors import StateStoreError, StorageError
-from statestore.format.compaction_policy import CompactionRule, is_urgent, needs_compaction
+from statestore.format.compaction_policy import (
+    CompactionRule,
+    is_overdue,
+    is_urgent,
+    needs_compaction,
+)
 from statestore.format.listed import list_of
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.layers.compaction import Compactor
+from statestore.layers.expiry import MERGED_BYTES
 from statestore.listeners import CompactionFailed, Listeners
 from statestore.parquet.file_checks import check_sizes
 from statestore.parquet.keyed_writer import CheckpointFiles
@@ -141,39 +149,44 @@ class _OpenSnapshots:
                 return
 
 
-@dataclass(eq=False)
-class _Task:
-    """The compaction of one state; ``result`` is None until it has succeeded.
+class _Pacer:
+    """Pauses the compaction of a state to leave processor time to open snapshots."""
 
-    It does not pause while ``is_urgent``, which may change at any time.
-    """
+    def __init__(
+        self, snapshots: _OpenSnapshots, cancelled: threading.Event, *, is_urgent: bool
+    ) -> None:
+        self._snapshots, self._cancelled = snapshots, cancelled
+        self._worked_since = 0.0
+        self.is_urgent = is_urgent
+        """Whether there are no pauses; may change at any time."""
 
-    source: KeyedEntry
-    compactor: Compactor
-    snapshots: _OpenSnapshots
-    begun_ms: int
-    is_urgent: bool
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    result: KeyedEntry | None = None
-    has_ended: bool = False
-    _worked_since: float = 0.0
-
-    def run(self, policy: CompactionRule) -> KeyedEntry:
-        """Return the compacted state; raise if the task is cancelled."""
-        _refuse_cancelled(self.cancelled)
+    def start(self) -> None:
+        """Start to measure the work; raise if the compaction is cancelled."""
+        _refuse_cancelled(self._cancelled)
         self._worked_since = time.monotonic()
-        compactor = replace(self.compactor, before_batch=self._pause)
-        return compactor.apply_policy(self.source, policy)
 
-    def _pause(self) -> None:
-        """Pause in proportion to the work since the last pause, while a snapshot is open."""
+    def pause(self) -> None:
+        """Pause in proportion to the work since the last pause; raise if it is cancelled."""
         worked = time.monotonic() - self._worked_since
-        self.snapshots.wait(worked * (1 / WORK_SHARE - 1), self._needs_no_pause)
+        self._snapshots.wait(worked * (1 / WORK_SHARE - 1), self._needs_no_pause)
         self._worked_since = time.monotonic()
 
     def _needs_no_pause(self) -> bool:
-        _refuse_cancelled(self.cancelled)
+        _refuse_cancelled(self._cancelled)
         return self.is_urgent
+
+
+@dataclass(eq=False)
+class _Task:
+    """The compaction of one state; ``result`` is None until it has succeeded."""
+
+    source: KeyedEntry
+    compactor: Compactor
+    pacer: _Pacer
+    cancelled: threading.Event
+    begun_ms: int
+    result: KeyedEntry | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
 
 
 class BackgroundCompaction:
@@ -224,15 +237,29 @@ class BackgroundCompaction:
         if manifest is not None and self._policy is not None:
             self._start(manifest, self._policy, now_ms)
 
-    def compacting_layers(self, entry: KeyedEntry) -> int:
+    def compacting_layers(self, entry: KeyedEntry) -> int | None:
         """Return how many of the oldest layers of a state a compaction is folding or merging.
 
-        0 if no compaction is under way whose result this state can adopt.
+        None if no compaction is under way whose result this state can adopt.
         """
+        task = self._task_under_way(entry)
+        return None if task is None else len(task.source.layers)
+
+    def wait_for(self, entry: KeyedEntry, latest: float) -> None:
+        """Wait until the compaction of a state has ended, or until a monotonic time.
+
+        It no longer pauses for open snapshots, because one of them waits for it.
+        """
+        task = self._task_under_way(entry)
+        if task is not None:
+            task.pacer.is_urgent = True
+            task.ended.wait(max(latest - time.monotonic(), 0))
+
+    def _task_under_way(self, entry: KeyedEntry) -> _Task | None:
         task = self._own_tasks().get(entry.table.path)
-        if task is None or task.has_ended or _is_old(task):
-            return 0
-        return 0 if rebased(task.source, task.source, entry) is None else len(task.source.layers)
+        if task is None or task.ended.is_set() or _is_old(task):
+            return None
+        return None if rebased(task.source, task.source, entry) is None else task
 
     def adopt(self, entry: KeyedEntry) -> tuple[KeyedEntry, list[str]] | None:
         """Return a state with the result of its compaction, and the names of the new files.
@@ -290,12 +317,12 @@ class BackgroundCompaction:
         for place, task in list(tasks.items()):
             entry = states.get(place)
             fits = entry is not None and rebased(task.source, task.source, entry) is not None
-            failed = task.has_ended and task.result is None
+            failed = task.ended.is_set() and task.result is None
             if failed or not fits or _is_old(task):
                 tasks.pop(place, None)
                 self._cancel(task)
             elif entry is not None and self._policy is not None:
-                task.is_urgent |= is_urgent(entry, self._policy)
+                task.pacer.is_urgent |= is_urgent(entry, self._policy)
 
     def _start(self, manifest: Manifest, policy: CompactionRule, now_ms: int) -> None:
         """Compact the states that need it in a new thread, unless one is still running.
@@ -305,11 +332,14 @@ class BackgroundCompaction:
         with self._starting:
             if self._thread is not None and self._thread.is_alive():
                 return
-            new = [
-                self._task_of(entry, manifest.checkpoint_id, now_ms, policy)
-                for entry in manifest.keyed
-                if entry.table.path not in self._tasks and needs_compaction(entry, policy)
-            ]
+            new = []
+            for entry in manifest.keyed:
+                if entry.table.path in self._tasks:
+                    continue
+                if is_overdue(entry, policy, is_compacting=True):
+                    continue  # the following checkpoints fold changes themselves
+                if needs_compaction(entry, policy):
+                    new.append(self._task_of(entry, manifest.checkpoint_id, now_ms, policy))
             if new:
                 self._tasks |= {task.source.table.path: task for task in new}
                 self._thread = Thread(
@@ -320,18 +350,21 @@ class BackgroundCompaction:
     def _task_of(
         self, entry: KeyedEntry, checkpoint_id: int, now_ms: int, policy: CompactionRule
     ) -> _Task:
+        cancelled, hurries = threading.Event(), is_urgent(entry, policy)
+        pacer = _Pacer(self._open, cancelled, is_urgent=hurries)
         compactor = Compactor(
             CheckpointFiles(self._storage, checkpoint_id, self._parquet),
             now_ms,
-            piece_bytes=_PIECE_BYTES,
+            piece_bytes=MERGED_BYTES if hurries else _PIECE_BYTES,
+            before_batch=pacer.pause,
         )
-        begun_ms = time.time_ns() // 1_000_000
-        return _Task(entry, compactor, self._open, begun_ms, is_urgent(entry, policy))
+        return _Task(entry, compactor, pacer, cancelled, time.time_ns() // 1_000_000)
 
     def _run(self, tasks: Sequence[_Task], policy: CompactionRule) -> None:
         for task in tasks:
             try:
-                result = task.run(policy)
+                task.pacer.start()
+                result = task.compactor.apply_policy(task.source, policy)
                 with self._lock:
                     _refuse_cancelled(task.cancelled)
                     task.result = result
@@ -351,7 +384,7 @@ class BackgroundCompaction:
                         )
                     )
             finally:
-                task.has_ended = True
+                task.ended.set()
 
     def _cancel(self, task: _Task) -> None:
         """Cancel a task; delete the files of a result here, and leave other files to its thread."""

@@ -25,6 +25,7 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.format.batches import BatchRecord, with_batch
+from statestore.format.compaction_policy import CompactionRule, is_overdue
 from statestore.format.left_out import LeftOutState, still_left_out
 from statestore.format.listed import ListedFiles, list_of, listed_bytes, read_all
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
@@ -128,7 +129,8 @@ def _settle(pending: PendingCheckpoint) -> None:
     with pending.measuring.phase("publish"):
         pending.catalog.storage.sync(pending.unsynced)
     with pending.measuring.phase("wait"):
-        pending.carried = [_compacted(pending, entry) for entry in pending.carried]
+        latest = time.monotonic() + pending.measuring.write_seconds(pending.changed)
+        pending.carried = [_compacted(pending, entry, latest) for entry in pending.carried]
 
 
 def _refuse_mixed(entries: Iterable[Entry]) -> None:
@@ -147,22 +149,36 @@ def _refuse_mixed(entries: Iterable[Entry]) -> None:
             )
 
 
-def _compacted(pending: PendingCheckpoint, entry: Entry) -> Entry:
-    """Return a state with the result of its background compaction, and fewer overdue changes."""
+def _compacted(pending: PendingCheckpoint, entry: Entry, latest: float) -> Entry:
+    """Return a state with the result of its background compaction.
+
+    If too many changes wait, a compaction under way is awaited until the monotonic time ``latest``,
+    or a part of them is folded.
+    """
     background, policy = pending.background, pending.compaction
     if not isinstance(entry, KeyedEntry) or not entry.layers or background is None:
         return entry
+    is_changed = policy is not None and name_of(entry) in pending.changed
+    if policy is not None and is_changed and is_overdue(entry, policy):
+        background.wait_for(entry, latest)
     adoption = background.adopt(entry)
     if adoption is not None:
         entry, names = adoption
         pending.adopted[entry.table.path] = names
         pending.measuring.compacted(entry, names)
-    if policy is None or name_of(entry) not in pending.changed:
+    if policy is None or not is_changed:
         return entry
+    # After an adoption the next compaction starts at the commit, with all layers.
+    layers = background.compacting_layers(entry) if adoption is None else len(entry.layers)
+    return _with_less_backlog(pending, entry, policy, layers)
+
+
+def _with_less_backlog(
+    pending: PendingCheckpoint, entry: KeyedEntry, policy: CompactionRule, compacting: int | None
+) -> KeyedEntry:
     own = (layer for layer in entry.layers if layer.checkpoint_id == pending.checkpoint_id)
-    changed_rows = sum(layer.entry.rows for layer in own)
-    new = pending.new_files
-    known, compacting = len(new.names), background.compacting_layers(entry)
+    new, changed_rows = pending.new_files, sum(layer.entry.rows for layer in own)
+    known = len(new.names)
     compactor = Compactor(new, pending.now_ms)
     entry = compactor.reduce_backlog(entry, policy, changed_rows, compacting)
     if new.names[known:]:

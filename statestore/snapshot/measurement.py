@@ -82,6 +82,11 @@ class Measuring:
         finally:
             self._add(self._writes, (uid, name), time.monotonic_ns() - started)
 
+    def write_seconds(self, names: Collection[Name]) -> float:
+        """Return the seconds that some states took to write so far, in total."""
+        with self._lock:
+            return sum(self._writes.get(name, 0) for name in names) / 1e9
+
     def declared(self, uid: str, name: str) -> None:
         """Start the write time of a state that its subtasks write in other processes."""
         self._declared[uid, name] = time.monotonic_ns()

@@ -139,7 +139,7 @@ def test_spans_that_are_nearly_due_are_folded_together_so_that_complete_layers_g
 
 def test_a_checkpoint_folds_overdue_spans_next_to_each_other() -> None:
     """Each pass over separate spans would read the same row groups of all layers again."""
-    rule = CompactionRule(share=0.1, most_share=0.25)  # overdue above a share of 1
+    rule = CompactionRule(share=0.1, most_share=0.5)  # overdue above a share of 1
     changes = [11, 14, 12, 13, 9, 20, 15, 5]
     files = base(*((group, [10]) for group in range(GROUPS)))
     entry = replace(files, layers=(layer(2, changes),))
@@ -149,23 +149,27 @@ def test_a_checkpoint_folds_overdue_spans_next_to_each_other() -> None:
 
     assert chosen(1) == [5]  # most changes
     assert chosen(15) == [5, 6]
-    assert chosen(20) == [4, 5, 6]  # 4 is above half of it, and 7 is not
+    assert chosen(20) == [4, 5, 6]  # 4 is overdue soon, and 7 is not
     assert chosen(26) == [3, 4, 5, 6]
     assert chosen(1_000) == [0, 1, 2, 3, 4, 5, 6]
+    many = replace(files, layers=(layer(2, [0, 0, 30, 0, 0, 0, 0, 0]),))
+    assert overdue_spans(many, rule, 1, is_compacting=True) == ()  # 30 changes of 10 rows
+    more = replace(many, layers=(*many.layers, layer(3, [0, 0, 1, 0, 0, 0, 0, 0])))
+    assert [span.first for span in overdue_spans(more, rule, 1, is_compacting=True)] == [2]
     quiet = replace(files, layers=(layer(2, [9] * GROUPS),))
     assert overdue_spans(quiet, rule, 1_000) == ()
 
 
-def test_a_checkpoint_merges_only_layers_that_are_not_being_compacted() -> None:
+def test_more_layers_may_wait_while_a_compaction_is_under_way() -> None:
     rule, entry = CompactionRule(merge_layers=2), base((0, [10**9] * GROUPS))
     waiting = tuple(layer(number, [1] * GROUPS) for number in range(1, 36))
 
-    def overdue(count: int, compacting: int = 0) -> int:
+    def overdue(count: int, compacting: int | None = None) -> int:
         return overdue_layers(replace(entry, layers=waiting[:count]), rule, compacting)
 
     assert [overdue(count) for count in (7, 8, 31)] == [0, 8, 31]
     # The three oldest layers are part of the compaction.
-    assert [overdue(count, 3) for count in (8, 10, 11)] == [0, 0, 8]
+    assert [overdue(count, 3) for count in (8, 34, 35)] == [0, 0, 32]
 
 
 @given(

@@ -112,7 +112,7 @@ def test_expired_rows_can_be_visible_until_compaction(store: StateStore) -> None
     full(store, ROWS, ttl=SHOWN)
     assert keys(at(store, 10**6)) == ["a", "b", "c"]
     compacting = StateStore.open(
-        store.url, table_format="parquet", compaction=CompactionRule(share=0.01, most_share=0.5)
+        store.url, table_format="parquet", compaction=CompactionRule(share=0.01, most_share=1)
     )
     change(compacting, now=120, upserts=[{"k": k, "v": 0} for k in "defghijkl"])
     assert keys(at(compacting, 10**6)) == list("bdefghijkl")
