@@ -47,51 +47,57 @@ class StateOptions(TypedDict, total=False):
 
     Without ``key``, the key, the namespace, the kind, the entry columns and the time domain are the
     stored ones, so rows that were restored from this store are written back without any keyword.
-
-    Attributes:
-        key: the key columns. A state that may not be stored yet requires them.
-        namespace: the namespace columns; with ``key``, none by default.
-        kind: what a row is: ``value``, ``list``, ``map``, ``reducing``, ``aggregating`` or
-            ``timers``. With ``key``, the default is ``value``.
-        entry: the columns that identify the entries of one key: the position of a list's element,
-            the key columns of a map, or the time of a timer.
-        time_domain: ``event`` or ``processing``, for timers.
-        max_parallelism: the number of key groups, fixed for the life of the operator's state.
-            Defaults to the job graph's value, then the stored one, then Flink's default for this
-            parallelism.
-        layout: ``partitioned`` (one file per key group), ``ranged`` (few files, each with a range
-            of key groups) or ``auto``, which is partitioned from 2,048 rows per key group on and
-            ranged below. Defaults to the store's layout, then to ``auto``.
-        ttl: how long rows live. It is kept until another value or ``"off"`` is given. When it is
-            turned on, rows may lack its column, and get the checkpoint's clock.
-        hash_scheme: how keys are hashed; defaults to the stored scheme, then to Flink's scheme for
-            Java objects.
-        key_types: the type that a key column is hashed as, if it is not its own type. It is one
-            name, one name per column, or a dictionary by column (``{"at": "TIMESTAMP(3)"}``).
-            Defaults to the stored types.
-        renamed: ``{"old": "new"}`` gives the new name of a value column. Value columns may also be
-            new, left out or wider than before.
-        dropped: value columns that are removed without a replacement.
-        regroup: lets ``max_parallelism`` differ from the stored one.
-        co_located: True if Spark partition i of a DataFrame has subtask i's rows, as after a
-            restore at this parallelism. In that case nothing is shuffled. A row that belongs to
-            another subtask is refused. It applies to all rows of a state, not to changes.
     """
 
     key: Columns | None
+    """The key columns. A state that may not be stored yet requires them."""
     namespace: Columns | None
+    """The namespace columns; with ``key``, none by default."""
     kind: StateKind | str | None
+    """What a row is: ``value``, ``list``, ``map``, ``reducing``, ``aggregating`` or ``timers``.
+    With ``key``, the default is ``value``.
+    """
     entry: Columns | None
+    """The columns that identify the entries of one key: the position of a list's element, the
+    key columns of a map, or the time of a timer.
+    """
     time_domain: TimeDomain | str | None
+    """``event`` or ``processing``, for timers."""
     max_parallelism: int | None
+    """The number of key groups, fixed for the life of the operator's state. Defaults to the job
+    graph's value, then the stored one, then Flink's default for this parallelism.
+    """
     layout: Layout | str | None
+    """``partitioned`` (one file per key group), ``ranged`` (few files, each with a range of key
+    groups) or ``auto``, which is partitioned from 2,048 rows per key group on and ranged below.
+    Defaults to the store's layout, then to ``auto``.
+    """
     ttl: TimeToLive | str | None
+    """How long rows live. It is kept until another value or ``"off"`` is given. When it is
+    turned on, rows may lack its column, and get the checkpoint's clock.
+    """
     hash_scheme: str | None
+    """How keys are hashed; defaults to the stored scheme, then to Flink's scheme for Java
+    objects.
+    """
     key_types: KeyTypes
+    """The type that a key column is hashed as, if it is not its own type. It is one name, one
+    name per column, or a dictionary by column (``{"at": "TIMESTAMP(3)"}``). Defaults to the
+    stored types.
+    """
     renamed: Mapping[str, str] | None
+    """``{"old": "new"}`` gives the new name of a value column. Value columns may also be new,
+    left out or wider than before.
+    """
     dropped: Columns
+    """Value columns that are removed without a replacement."""
     regroup: bool
+    """Lets ``max_parallelism`` differ from the stored one."""
     co_located: bool
+    """True if Spark partition i of a DataFrame has subtask i's rows, as after a restore at this
+    parallelism. In that case nothing is shuffled. A row that belongs to another subtask is
+    refused. It applies to all rows of a state, not to changes.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
