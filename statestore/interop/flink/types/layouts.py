@@ -13,7 +13,7 @@ A layout skips, reads and writes values. Most types of Flink's serializers are o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -67,8 +67,8 @@ class Leaf(Layout):
 
     arrow: pa.DataType
     extent: int | Skip
-    read_values: Callable[[Cursor], pa.Array]
-    write_values: Callable[[pa.Array], pa.Array]
+    read_values: Callable[[Cursor], pa.Array] = field(repr=False)
+    write_values: Callable[[pa.Array], pa.Array] = field(repr=False)
 
     def _fixed_width(self) -> int | None:
         return self.extent if isinstance(self.extent, int) else None
