@@ -158,7 +158,7 @@ assert store.maintenance.verify(deep=True).is_intact
 assert restored.plan.to_arrow().num_rows > 0
 
 from statestore.cli.main import main
-for verb in ("list", "show", "verify", "plan", "skew", "config"):
+for verb in ("list", "show", "verify", "plan", "config"):
     assert main([verb, "--store", url]) == 0
 assert not set(hidden) & {name.partition(".")[0] for name in __import__("sys").modules}
 """

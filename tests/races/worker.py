@@ -146,7 +146,7 @@ def _known(checkpoint: Any) -> dict[str, int]:
     """Return the id and generation of a losing attempt, if it got that far."""
     if checkpoint is None:
         return {}
-    attempt = checkpoint._attempt
+    attempt = checkpoint.collected
     return {"id": attempt.checkpoint_id, "generation": attempt.writer.generation}
 
 

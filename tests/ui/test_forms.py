@@ -31,7 +31,7 @@ def test_a_state_opens_with_its_first_rows_and_columns(
     assert cells(page, "#columns") == [["user", "string", "key"], ["total", "long", ""]]
     tops = [
         page.find_element(By.ID, place).rect["y"]
-        for place in ("first-rows", "chart-heat-rows", "files")
+        for place in ("first-rows", "chart-key-groups-rows", "files")
     ]
     assert tops == sorted(tops)
     files = page.find_element(By.ID, "files-0")
