@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
-from statestore.interop.tables.source_table import SourceTable, schema_text
+from statestore.interop.tables.source_table import QUERY_HINT, SourceTable, schema_text
 from statestore.sources.table_files import TableFiles, parquet_bytes
 from statestore.storage import Storage
 
@@ -34,7 +34,7 @@ def open_parquet(place: str, files: TableFiles) -> SourceTable:
         if not own.equals(schema):
             raise InvalidArgumentError(
                 f"{storage.url}/{name} has other columns than {names[0]}: ({schema_text(own)}) "
-                f'instead of ({schema_text(schema)}). Read them with a query: --sql "SELECT * '
+                f'instead of ({schema_text(schema)}). Read them with {QUERY_HINT}: "SELECT * '
                 "FROM read_parquet('…', union_by_name = true)\""
             )
     assert schema is not None, "there is at least one file"
@@ -67,7 +67,7 @@ def read_parquet(storage: Storage, name: str) -> Iterator[pa.RecordBatch]:
                 if not all(map(_is_exact, _times(batch), _times(other))):
                     raise InvalidArgumentError(
                         f"{storage.url}/{name} has times (INT96) that are not whole microseconds: "
-                        "round them in a query (--sql, or open_query)"
+                        f"round them in {QUERY_HINT}"
                     )
                 yield batch
 

@@ -36,6 +36,9 @@ _FORMS: Mapping[str, str] = {
 }
 """The form of a type's texts, for messages."""
 
+QUERY_HINT = "a query (--sql, or --from-sql of 'spark bootstrap'; in Python open_query)"
+"""How errors name the way to read a table through DuckDB."""
+
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 # With more than 38 digits, Arrow's cast returns another number.
 _DECIMAL = r"^[+-]?([0-9]{1,38}|[0-9]{1,19}\.[0-9]{1,19})$"
@@ -108,7 +111,7 @@ def convert_text(table: SourceTable, types: Mapping[str, str]) -> SourceTable:
         if not pa.types.is_string(fields[name].type):
             raise InvalidArgumentError(
                 f"column {name!r} of {table.name} is {arrow_type_text(fields[name].type)}: only "
-                "columns of text get another type. Cast it in a query (--sql, or open_query)"
+                f"columns of text get another type. Cast it in {QUERY_HINT}"
             )
     schema = pa.schema(
         [field.with_type(wanted.get(field.name, field.type)) for field in table.schema]

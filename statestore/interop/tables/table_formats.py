@@ -14,7 +14,7 @@ from statestore.errors import InvalidArgumentError, NotFoundError, StorageError
 from statestore.interop.tables.csv_reader import read_csv
 from statestore.interop.tables.delta_tables import open_delta
 from statestore.interop.tables.parquet_files import open_parquet
-from statestore.interop.tables.source_table import SourceTable, convert_text
+from statestore.interop.tables.source_table import QUERY_HINT, SourceTable, convert_text
 from statestore.restore.duck import (
     duckdb,
     error_text,
@@ -77,7 +77,7 @@ def open_table(
         raise InvalidArgumentError(
             f"{place} cannot be read as {file_format}: {log} says which files are current (Delta, "
             "Iceberg, Hudi, a streaming query of Spark, or a store). Name the folder of the Delta "
-            "table without --format, or read the table with Spark or a query (--sql)"
+            f"table without --format, or read the table with Spark or {QUERY_HINT}"
         )
     elif file_format == "csv":
         table = _open_csv(place, files)
@@ -96,7 +96,7 @@ def _open_csv(place: str, files: TableFiles) -> SourceTable:
     storage = files.storage
     if len(files.names) != 1:
         raise InvalidArgumentError(
-            f"{place} is a folder: name one CSV file, or read several with a query, as --sql "
+            f"{place} is a folder: name one CSV file, or read several with {QUERY_HINT}: "
             "\"SELECT * FROM read_csv('…/*.csv', all_varchar = true)\""
         )
     (name,) = files.names
