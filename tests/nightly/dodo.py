@@ -22,7 +22,7 @@ from xml.etree import ElementTree as ET
 
 from tests.nightly import results
 from tests.nightly.results import FOLDER, Result
-from tests.nightly.shards import EMPTY_FOLDER, SEED, SHARDS, Shard
+from tests.nightly.shards import EMPTY_FOLDER, MINUTES, SEED, SHARDS, Shard
 
 DOIT_CONFIG = {
     "default_tasks": ["shard"],
@@ -80,7 +80,7 @@ def run_shard(shard: Shard, tree: str) -> bool:
         command = [words.get(word, word) for word in shard.command]
         if "pytest" in command:
             command += ["--junitxml", str(report)]
-        reason = run_command(command, log, shard.minutes)
+        reason = run_command(command, log)
         outcome = "failed" if reason else "passed"
     seconds = round(time.monotonic() - begin, 1)
     times = slow_tests(report.read_text()) if report.exists() else {}
@@ -110,17 +110,17 @@ def missing(shard: Shard) -> str:
     return last_line(done.stderr) if done.returncode else ""
 
 
-def run_command(command: list[str], log: Path, minutes: int) -> str:
+def run_command(command: list[str], log: Path) -> str:
     """Run a command with its output in a file; return why it failed, or nothing."""
     with log.open("wb") as output:
         child = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            code = child.wait(60 * minutes)
+            code = child.wait(60 * MINUTES)
         except subprocess.TimeoutExpired:
             stop(child)
-            return f"took longer than {minutes} minutes; see {log}"
+            return f"took longer than {MINUTES} minutes; see {log}"
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)

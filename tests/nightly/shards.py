@@ -12,13 +12,14 @@ from tests.support.durations import DURATIONS
 from tests.support.module_tests import RECORDING
 from tests.syntax import ROOT
 
-__all__ = ["EMPTY_FOLDER", "SEED", "SHARDS", "Shard"]
+__all__ = ["EMPTY_FOLDER", "MINUTES", "SEED", "SHARDS", "Shard"]
 
 SEED = "{seed}"
 """In a command, the place of the seed, which is the date as a number."""
 EMPTY_FOLDER = "{folder}"
 """In a command, the place of a folder for results, which is emptied before."""
-MINUTES = 15
+MINUTES = 30
+"""The limit of a shard, which is made for a quarter of an hour on an idle machine."""
 SECTIONS_PER_SHARD = 3
 QUICK = ("-m", "not spark and not slow and not flink and not long", "--hypothesis-profile", "quick")
 _PYTHON = (sys.executable, "-m")
@@ -29,14 +30,12 @@ class Shard:
     """A command of the nightly.
 
     ``needs`` has targets of make and files of other shards, which are paths, and programs of the
-    machine. A shard is not run if one of them is missing and cannot be made. ``minutes`` is its
-    limit.
+    machine. A shard is not run if one of them is missing and cannot be made.
     """
 
     name: str
     command: tuple[str, ...]
     needs: tuple[str, ...] = ()
-    minutes: int = MINUTES
 
 
 def _shards() -> Iterator[Shard]:
@@ -51,7 +50,7 @@ def _shards() -> Iterator[Shard]:
     quick = (*_PYTHON, "pytest", *QUICK, "--numprocesses", "2")
     cover = ("--cov", "--cov-report", "", "--cov-context", "test")
     yield Shard("coverage", ("env", f"COVERAGE_FILE={RECORDING}", *quick, *cover))
-    mutants = ("tests.mutants.run", "--seconds", "600", "--count", "100", "--seed", SEED)
+    mutants = ("tests.mutants.run", "--seconds", "480", "--count", "100", "--seed", SEED)
     yield Shard("mutants", (*_PYTHON, *mutants), (str(RECORDING.relative_to(ROOT)),))
     for version in SPARKS:
         yield Shard(f"Spark {version}", ("make", "test-spark", f"SPARK={version}"))
@@ -69,8 +68,8 @@ def _shards() -> Iterator[Shard]:
 def _searches() -> Iterator[Shard]:
     """Yield the programs that search for rare errors, each with the work of some minutes."""
     for name, arguments, needs in (
-        ("races", ("--races", "1000", "--seconds", "600"), (".venv/.go-programs",)),
-        ("races on S3", ("--races", "1000", "--seconds", "600", "--s3"), (".venv/.s3",)),
+        ("races", ("--races", "1000", "--seconds", "300"), (".venv/.go-programs",)),
+        ("races on S3", ("--races", "1000", "--seconds", "300", "--s3"), (".venv/.s3",)),
         ("simulate", ("--judge", "--steps", "4000"), ()),
         ("fuzz", ("--histories", "1500"), DELTA),
         ("damages to footers", ("--count", "4000", "--subject", "footers"), ()),
@@ -84,7 +83,7 @@ def _searches() -> Iterator[Shard]:
     yield Shard("kills", (*_PYTHON, "tests.faults.kills", *kills), DELTA)
     yield Shard("kills of live queries", (*_PYTHON, "tests.streaming.kills", *kills), DELTA)
     endurance = ("--minutes", "10", "--to", EMPTY_FOLDER, "--seed", SEED)
-    yield Shard("endurance", (*_PYTHON, "tests.endurance", *endurance), DELTA, minutes=25)
+    yield Shard("endurance", (*_PYTHON, "tests.endurance", *endurance), DELTA)
 
 
 SHARDS = tuple(_shards())
