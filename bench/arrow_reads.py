@@ -7,7 +7,6 @@ records the opened files and the bytes read, which are the same on every machine
 from __future__ import annotations
 
 import statistics
-import subprocess
 import sys
 import time
 from functools import partial
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.arrow_stores import NAME, UID, store_rows, stored
-from bench.measure import Figure, Runs, counted, in_turn, times
+from bench.measure import Figure, Runs, counted, in_turn, output_of, times
 from bench.state import state_table
 from statestore import StateStore
 from statestore.format.manifest import KeyedEntry
@@ -177,10 +176,8 @@ def _memory(folder: Path, entry: KeyedEntry, layout: str) -> Figure:
     groups = [size for one in metadata for size in _row_group_bytes(one, True)]
     allowed = max(groups) + 200 * MEBIBYTE
     arguments = [str(folder), UID, NAME, str(allowed)]
-    done = subprocess.run(
-        [sys.executable, "-c", _CHILD, *arguments], capture_output=True, text=True, check=True
-    )
-    rows, grown = map(int, done.stdout.split())
+    said = output_of([sys.executable, "-c", _CHILD, *arguments])
+    rows, grown = map(int, said.split())
     assert rows == sum(handle.rows for handle in entry.handles)
     share = f"{sum(groups) / max(grown, 1):.0f} times smaller than the subtask"
     what = f"peak memory of a restore, {layout}, {share}"

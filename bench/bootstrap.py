@@ -11,7 +11,6 @@ cluster it is many times slower.
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import duckdb
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from bench.measure import Figure, counted, in_turn, times
+from bench.measure import Figure, counted, in_turn, output_of, times
 from statestore import StateStore
 from statestore.interop.flink import export_savepoint
 from statestore.interop.flink_plans import bootstrap_flink_state, read_flink_plan
@@ -122,7 +121,7 @@ def _replay_in_flink(flink: Flink, plan: Path) -> None:
     """Run the compiled plan in a JVM that optimizes, unlike those of the tests."""
     java, *arguments = flink.command("golden.Plans", [f"run {plan} hashmap -"])
     own = [each for each in arguments if not each.startswith(SHORT_LIVED)]
-    subprocess.run([java, MEMORY, *own], check=True, capture_output=True)
+    output_of([java, MEMORY, *own])
 
 
 def _bootstrap_location(spark: SparkSession, folder: Path) -> None:

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.measure import Figure
+from bench.measure import Figure, output_of
 from bench.plans import made_up_manifest
 from statestore.catalog.catalog import Catalog
 from statestore.format.names import FILES as LISTS
@@ -49,7 +48,6 @@ store.restore(parallelism=1000).keyed("operator-00", "state-00").entry.handles[0
 }
 EACH = ("list", "expire", "gc")
 """Steps that read all checkpoints."""
-_ROOT = Path(__file__).resolve().parent.parent
 
 _STEP = """
 import json, sys, time
@@ -151,8 +149,7 @@ def _store(url: str, files: int) -> int:
 def _taken(url: str, step: str) -> tuple[float, float, dict[str, int]]:
     """Run a step in a new process; return its seconds, peak megabytes and requests."""
     command = [sys.executable, "-c", _STEP.format(step=step), url]
-    done = subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True)
-    seconds, megabytes, requests = json.loads(done.stdout.splitlines()[-1])
+    seconds, megabytes, requests = json.loads(output_of(command).splitlines()[-1])
     return seconds, megabytes, requests
 
 

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import math
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
-__all__ = ["Figure", "Runs", "counted", "in_turn", "sample", "times"]
+__all__ = ["Failure", "Figure", "Runs", "counted", "in_turn", "output_of", "sample", "times"]
 
 Runs = Mapping[str, Callable[[], object]]
+_ROOT = Path(__file__).parents[1]
+_LAST_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Figure:
 
     ``p99`` and ``total`` are the 99th percentile and the sum of all runs, if the value is a median.
     ``goal`` bounds the ratio, or the value if it has no ratio. It is an upper bound, or a lower
-    bound with ``at_least``.
+    bound with ``at_least``. ``load`` is the number of cores that other programs kept busy.
     """
 
     target: str
@@ -38,6 +42,7 @@ class Figure:
     at_least: bool = False
     p99: float | None = None
     total: float | None = None
+    load: float | None = None
 
     @property
     def reached(self) -> bool | None:
@@ -50,6 +55,32 @@ class Figure:
     def to_json(self) -> dict[str, Any]:
         """Return plain values, in the order of the fields."""
         return asdict(self) | {"reached": self.reached}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A line that could not be measured, and the last words of what failed."""
+
+    target: str
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, in the order of the fields."""
+        return asdict(self)
+
+
+def output_of(command: Sequence[str]) -> str:
+    """Run a program in the root of the repository and return what it printed.
+
+    Raises:
+        RuntimeError: It failed. The message has its exit code and its last lines.
+    """
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()]
+        end = "\n".join(lines[-_LAST_LINES:]) or "it printed nothing"
+        raise RuntimeError(f"{Path(command[0]).name} ended with exit {done.returncode}:\n{end}")
+    return done.stdout
 
 
 def in_turn(runs: Runs, repeats: int) -> dict[str, list[float]]:

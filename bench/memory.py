@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bench.measure import Figure
+from bench.measure import Figure, output_of
 from statestore import ParquetOptions, StateStore
 
 __all__ = [
@@ -42,7 +41,6 @@ MOST_TIME = 1.5
 LAYOUTS = {"one key group": 1, "128 key groups": 128}
 ROW_BYTES = 1000
 _BATCH_ROWS = 10_000
-_ROOT = Path(__file__).resolve().parent.parent
 
 # They run in this order: each step finds the checkpoints of the earlier steps.
 STEPS = {
@@ -198,8 +196,7 @@ def _run(step: str, after: str, folder: Path, rows: int, key_groups: int) -> tup
     """
     arguments = [str(folder), str(rows), str(key_groups)]
     command = [sys.executable, "-c", _STEP.format(step=step, after=after), *arguments]
-    done = subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True)
-    seconds, megabytes = json.loads(done.stdout.splitlines()[-1])
+    seconds, megabytes = json.loads(output_of(command).splitlines()[-1])
     return seconds, megabytes
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from bench.measure import Figure
+from bench.measure import Figure, output_of
 from statestore import StateStore
 from statestore.catalog.catalog import Catalog
 from statestore.format.digest import combine
@@ -35,7 +34,6 @@ STATES, KEY_GROUPS, FILES = 100, 32_768, 800
 FILE_BYTES, ROW_BYTES = 128 * 2**20, 42
 PARALLELISM = 1_000
 MOST_SECONDS, MOST_MEGABYTES = 2.0, 500.0
-_ROOT = Path(__file__).resolve().parent.parent
 
 # VmHWM and not ru_maxrss: in Linux a child process inherits the latter from its parent.
 _PLAN = """
@@ -156,8 +154,7 @@ def _store(url: str, operators: int) -> int:
 def _planned(url: str) -> tuple[float, float]:
     """Plan in a new process; return its seconds and peak megabytes."""
     command = [sys.executable, "-c", _PLAN, url, str(PARALLELISM)]
-    done = subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True)
-    seconds, peak, planned_bytes = json.loads(done.stdout)
+    seconds, peak, planned_bytes = json.loads(output_of(command))
     assert planned_bytes > STATES * FILES * FILE_BYTES
     return seconds, peak / 1e6
 

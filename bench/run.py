@@ -2,7 +2,8 @@
 
 A time is the median of the repeats, with the minimum and maximum. If the median hides a tail, the
 table also shows the 99th percentile and the sum. A ratio is relative to the floor in the same line,
-which is measured in turn in the same run. Each section runs in a process of its own.
+which is measured in turn in the same run. Each section runs in a process of its own. One that fails
+has a line with its last words, and the exit code is then 1. The JSON is written after each section.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -43,10 +47,13 @@ from bench import (
     streaming,
     timers,
 )
-from bench.measure import Figure
+from bench.measure import Failure, Figure
 
 MILLION = 1_000_000
-HEADINGS = ("", "what", "value", "spread", "p99", "sum", "ratio to", "ratio", "goal", "")
+HEADINGS = ("", "what", "value", "spread", "p99", "sum", "ratio to", "ratio", "goal", "", "load")
+QUIET = 0.1
+"""More busy cores than these are named in the table, as the figures may be too large."""
+_CPU_TIMES, _IDLE, _WAITING = Path("/proc/stat"), 3, 4
 README = Path(__file__).with_name("README.md")
 HEAD = (f"| {' | '.join(HEADINGS)} |", "| --- " * len(HEADINGS) + "|")
 BEGIN, END = "<!-- the table of the last run -->", "<!-- its end -->"
@@ -92,44 +99,74 @@ SECTIONS = (
 )
 
 
-def main() -> None:
-    """Run the requested sections, print the table, and write the JSON."""
+def main() -> int:
+    """Run the requested sections, print the table, write the JSON, and return the exit code."""
     arguments = _arguments()
-    found: list[Figure] = []
+    found: list[Figure | Failure] = []
     for section in SECTIONS:
         if arguments.only and not set(arguments.only) & set(section.targets):
             continue
         print(f"measuring {', '.join(section.targets)} …", flush=True)
         found += measured(section, arguments)
+        document = {
+            "repeats": arguments.repeats,
+            "rows": arguments.rows,
+            "figures": [figure.to_json() for figure in found],
+        }
+        arguments.json.write_text(json.dumps(document, indent=2) + "\n")
     show(found, arguments.repeats)
-    document = {
-        "repeats": arguments.repeats,
-        "rows": arguments.rows,
-        "figures": [figure.to_json() for figure in found],
-    }
-    arguments.json.write_text(json.dumps(document, indent=2) + "\n")
     if arguments.readme:
         before, _, rest = README.read_text().partition(BEGIN)
         table, _, after = rest.partition(END)
         lines = [*kept(table.strip().splitlines()[2:], found), *map(line_of, found)]
         table = "\n".join([*HEAD, *sorted(lines, key=_place)])
         README.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+    return 1 if any(isinstance(each, Failure) for each in found) else 0
 
 
-def measured(section: Section, arguments: argparse.Namespace) -> list[Figure]:
-    """Return the figures of a section, measured in a new process and an empty directory."""
+def measured(section: Section, arguments: argparse.Namespace) -> list[Figure | Failure]:
+    """Return the figures of a section, measured in a new process and an empty directory.
+
+    If it fails, there is one failure instead of its figures. The load is the larger of that before
+    the section and that after it.
+    """
+    before = busy_cores()
     fresh = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory(dir=arguments.directory) as folder,
         ProcessPoolExecutor(max_workers=1, mp_context=fresh) as process,
     ):
         rows = arguments.rows or section.rows
-        figures = process.submit(section.figures, Path(folder), rows, arguments.repeats).result()
-        return [replace(figure, target=figure.target or section.targets[0]) for figure in figures]
+        done = process.submit(section.figures, Path(folder), rows, arguments.repeats)
+        if error := done.exception():
+            return [Failure(target, last_words(error)) for target in section.targets]
+    load = max(before, busy_cores())
+    return [
+        replace(figure, target=figure.target or section.targets[0], load=load)
+        for figure in done.result()
+    ]
 
 
-def show(found: Sequence[Figure], repeats: int) -> None:
-    """Print the figures as one table."""
+def last_words(error: BaseException) -> str:
+    """Return the type of an error and the end of its message, in one line."""
+    words = " / ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    return f"{type(error).__name__}: {words[-300:] or 'no message'}"
+
+
+def busy_cores() -> float:
+    """Return how many cores are busy during one second; 0 on a system without ``/proc/stat``."""
+    if not _CPU_TIMES.exists():
+        return 0.0
+    seconds = []
+    for pause in (1.0, 0.0):
+        fields = [int(field) for field in _CPU_TIMES.read_text().splitlines()[0].split()[1:9]]
+        seconds.append(sum(fields) - fields[_IDLE] - fields[_WAITING])
+        time.sleep(pause)
+    return (seconds[1] - seconds[0]) / os.sysconf("SC_CLK_TCK")
+
+
+def show(found: Sequence[Figure | Failure], repeats: int) -> None:
+    """Print the lines as one table."""
     table = Table(title=f"medians of {repeats} with the smallest and the largest")
     for heading in HEADINGS:
         table.add_column(heading)
@@ -138,12 +175,12 @@ def show(found: Sequence[Figure], repeats: int) -> None:
     Console(width=170).print(table)
 
 
-def line_of(figure: Figure) -> str:
+def line_of(figure: Figure | Failure) -> str:
     """Return the line of a figure in the table of README."""
     return f"| {' | '.join(row_of(figure))} |"
 
 
-def kept(lines: Sequence[str], found: Sequence[Figure]) -> list[str]:
+def kept(lines: Sequence[str], found: Sequence[Figure | Failure]) -> list[str]:
     """Return the lines of a table from sections that were not measured again."""
     measured = {_place(line_of(figure)) for figure in found}
     return [line for line in lines if _place(line) not in measured]
@@ -155,8 +192,11 @@ def _place(line: str) -> int:
     return next(at for at, section in enumerate(SECTIONS) if target in section.targets)
 
 
-def row_of(figure: Figure) -> tuple[str, ...]:
-    """Return the cells of a figure's line."""
+def row_of(figure: Figure | Failure) -> tuple[str, ...]:
+    """Return the cells of a line."""
+    if isinstance(figure, Failure):
+        cells = (figure.target, figure.reason.replace("|", "/"), "failed")
+        return (*cells, *("" for _ in HEADINGS[len(cells) :]))
     goal = ""
     if figure.goal is not None:
         goal = f"{'≥' if figure.at_least else '≤'} {figure.goal:g}"
@@ -171,6 +211,7 @@ def row_of(figure: Figure) -> tuple[str, ...]:
         "" if figure.ratio is None else f"{figure.ratio:.2f}",
         goal,
         {True: "reached", False: "missed", None: ""}[figure.reached],
+        "" if figure.load is None or figure.load <= QUIET else f"{figure.load:.1f} cores busy",
     )
 
 
@@ -190,4 +231,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -6,7 +6,6 @@ map and a list per user, the offsets of a source, and one row for all.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from bench.measure import Figure, sample
+from bench.measure import Figure, output_of, sample
 from statestore import CheckpointWriter, StateStore
 from statestore.spark.session import spark_session
 
@@ -66,7 +65,7 @@ def starts(folder: Path, rows: int, repeats: int) -> list[Figure]:
     command = [sys.executable, "-c", code]
 
     def run() -> None:
-        subprocess.run(command, check=True, capture_output=True)
+        output_of(command)
 
     run()
     return [sample("B22", "statestore --help", _seconds(run, repeats), goal=MOST_START)]

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from bench.measure import Figure, sample, times
-from bench.run import HEADINGS, line_of, row_of
+from bench.measure import Failure, Figure, output_of, sample, times
+from bench.run import HEADINGS, Section, line_of, measured, row_of
 
 
 def test_a_tail_shows_the_run_that_the_median_hides() -> None:
@@ -31,3 +38,50 @@ def test_a_line_has_a_cell_for_each_heading() -> None:
     without_tail = Figure("B1", "snapshot", 1.0, "s", 0.9, 1.1)
     with_tail = sample("B1", "snapshot", [1.0, 2.0], tail=True)
     assert len(row_of(without_tail)) == len(row_of(with_tail)) == len(HEADINGS)
+
+
+def test_a_loaded_machine_is_named_in_the_line() -> None:
+    figure = Figure("B1", "snapshot", 1.0, "s", 0.9, 1.1)
+    assert row_of(replace(figure, load=0.05))[-1] == ""
+    assert row_of(replace(figure, load=1.26))[-1] == "1.3 cores busy"
+
+
+def test_a_program_that_fails_tells_its_exit_code_and_its_last_lines() -> None:
+    assert output_of([sys.executable, "-c", "print('a figure')"]) == "a figure\n"
+    code = "import sys; print('begun'); print('no memory', file=sys.stderr); sys.exit(3)"
+    with pytest.raises(RuntimeError, match=r"exit 3:\nbegun\nno memory"):
+        output_of([sys.executable, "-c", code])
+
+
+def killed(folder: Path, rows: int, repeats: int) -> list[Figure]:
+    os._exit(9)
+
+
+def failing(folder: Path, rows: int, repeats: int) -> list[Figure]:
+    raise ValueError("a column is\nmissing")
+
+
+@pytest.mark.parametrize(("figures", "words"), [(killed, "Broken"), (failing, "is / missing")])
+def test_a_section_that_fails_is_a_line_with_its_last_words(
+    figures: Callable[[Path, int, int], list[Figure]], words: str
+) -> None:
+    arguments = argparse.Namespace(directory=None, rows=None, repeats=1)
+    lines = measured(Section(("B1", "B2"), figures, 10), arguments)
+    assert [line.target for line in lines] == ["B1", "B2"]
+    for line in lines:
+        assert isinstance(line, Failure)
+        assert words in line.reason
+        assert len(row_of(line)) == len(HEADINGS)
+
+
+def one(folder: Path, rows: int, repeats: int) -> list[Figure]:
+    return [sample("", "snapshot", [float(rows)] * repeats)]
+
+
+def test_a_section_gives_its_figures_with_its_target_and_the_load() -> None:
+    arguments = argparse.Namespace(directory=None, rows=None, repeats=2)
+    (figure,) = measured(Section(("B1",), one, 10), arguments)
+    assert isinstance(figure, Figure)
+    assert (figure.target, figure.value) == ("B1", 10.0)
+    assert figure.load is not None
+    assert 0 <= figure.load <= 1024
