@@ -1,4 +1,4 @@
-"""Aligned pieces of several sorted streams, for merges in bounded memory.
+"""Walks over several sorted streams of rows, in bounded memory.
 
 All data files of a state are sorted by key group and identity. Files can therefore be merged a
 piece at a time: a piece has the rows of every stream up to a common bound, and no identity is in
@@ -12,102 +12,29 @@ order: ``-0.0`` before ``0.0``, and NaN after all numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isnan
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statestore.errors import DamagedFileError
 from statestore.format.names import KEY_GROUP
-from statestore.rows.key_group_runs import sort_leaves
+from statestore.format.state import KeyedState
+from statestore.parquet.keyed_reader import restored_schema
+from statestore.rows.column_types import arrow_schema
+from statestore.rows.equality import leaf_columns
+from statestore.rows.key_group_runs import (
+    Bound,
+    first_descent,
+    order_of,
+    sort_leaves,
+    take_rows,
+)
+from statestore.rows.sorting import gather_batches
 
-__all__ = ["AlignedPiece", "Bound", "align_streams"]
-
-Flags = npt.NDArray[np.bool_]
-Groups = npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Bound:
-    """The sort key of a row: its key group, and the plain values of its identity columns.
-
-    It may have only the first identity columns. It is then the sort key of the first row with these
-    values.
-    """
-
-    key_group: int
-    values: tuple[pa.Scalar, ...]
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, row: pa.Table, names: Sequence[str]) -> Bound:
-        """Return the sort key of a table's only row."""
-        [batch] = row.select([KEY_GROUP, *names]).combine_chunks().to_batches()
-        values = [leaf[0] for name in names for leaf in sort_leaves(batch.column(name))]
-        return cls(batch.column(KEY_GROUP)[0].as_py(), tuple(values), tuple(names))
-
-    def rows_before(self, rows: pa.Table, groups: Groups | None = None) -> int:
-        """Return the number of sorted rows that come before the bound.
-
-        ``groups`` are the key groups of the rows, if they were already extracted.
-        """
-        key_groups = np.asarray(rows.column(KEY_GROUP)) if groups is None else groups
-        # A key of another integer type would make NumPy convert the whole array.
-        key_group = key_groups.dtype.type(self.key_group)
-        begin = int(np.searchsorted(key_groups, key_group, "left"))
-        end = int(np.searchsorted(key_groups, key_group, "right"))
-        if begin == end:
-            return begin
-        for batch in rows.slice(begin, end - begin).select(self.names).to_batches():
-            before = self._rows_before(batch)
-            begin += before
-            if before < batch.num_rows:
-                break
-        return begin
-
-    def _rows_before(self, batch: pa.RecordBatch) -> int:
-        values = iter(self.values)
-        begin, end = 0, batch.num_rows  # these rows equal the bound in all earlier columns
-        for column in batch.columns:
-            offset = begin
-            for leaf in sort_leaves(column.slice(begin, end - begin)):
-                value = next(values, None)
-                if value is None:
-                    return begin
-                less, equal = _counts(leaf.slice(begin - offset, end - begin), value)
-                begin += less
-                end = begin + equal
-                if begin == end:
-                    return begin
-        return begin
-
-    def has_prefix(self, rows: pa.Table, width: int) -> Flags:
-        """Return which rows have the bound's key group and its first ``width`` identity columns.
-
-        Structs are compared by their fields: a null struct equals a struct whose fields are null.
-        """
-        same: Flags = np.asarray(rows.column(KEY_GROUP)) == self.key_group
-        index = 0
-        for name in self.names[:width]:
-            chunks = [sort_leaves(chunk) for chunk in rows.column(name).chunks]
-            for pieces in zip(*chunks, strict=True):
-                same &= np.concatenate([_equal(leaf, self.values[index]) for leaf in pieces])
-                index += 1
-        return same
-
-
-def _counts(leaf: pa.Array, value: pa.Scalar) -> tuple[int, int]:
-    """Return the numbers of values in a sorted array that are less than, and equal to, a value."""
-    if not value.is_valid:
-        return 0, leaf.null_count
-    return leaf.null_count + pc.less(leaf, value).true_count, pc.equal(leaf, value).true_count
-
-
-def _equal(leaf: pa.Array, value: pa.Scalar) -> Flags:
-    if not value.is_valid:
-        return np.asarray(leaf.is_null())
-    return np.asarray(pc.fill_null(pc.equal(leaf, value), False))
+__all__ = ["AlignedPiece", "align_streams", "paired_tables", "sorted_tables"]
 
 
 @dataclass(frozen=True)
@@ -149,6 +76,35 @@ def align_streams(
             yield piece
         if following is None:
             return
+
+
+def paired_tables(
+    a: tuple[KeyedState, Iterator[pa.Table]], b: tuple[KeyedState, Iterator[pa.Table]]
+) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Yield the rows of two sorted states with the same key groups, in pairs of aligned tables.
+
+    Rows of the same identity are in the same pair. If the types of an identity column sort
+    differently, rows are aligned by the columns before it. A table may have no rows. Memory and
+    order are as in :func:`align_streams`.
+    """
+    states = [state for state, _ in (a, b)]
+    empty = [restored_schema(state.schema).empty_table() for state in states]
+    for piece in align_streams([tables for _, tables in (a, b)], _common_identity(*states)):
+        old, new = (
+            none if rows is None else rows for none, rows in zip(empty, piece.rows, strict=True)
+        )
+        yield old, new
+
+
+def _common_identity(a: KeyedState, b: KeyedState) -> list[str]:
+    """Return the first identity columns whose values both states sort in the same way."""
+    names = []
+    for name in a.identity:
+        types = [arrow_schema(state.schema).field(name).type for state in (a, b)]
+        if types[0] != types[1] and not all(map(pa.types.is_integer, types)):
+            break
+        names.append(name)
+    return names
 
 
 def _least(rows: Sequence[pa.Table], names: Sequence[str]) -> Bound | None:
@@ -216,28 +172,88 @@ class _Head:
         return rows.slice(0, count) if count else None
 
 
-def gather_batches(batches: Iterable[pa.RecordBatch], table_bytes: int) -> Iterator[pa.Table]:
-    """Gather batches into tables of about ``table_bytes``, or of one row; rows are not copied."""
-    pieces: list[pa.RecordBatch] = []
-    size = 0
+def sorted_tables(
+    batches: Iterable[pa.RecordBatch], state: KeyedState, table_bytes: int
+) -> Iterator[pa.Table]:
+    """Gather the rows of sorted files into tables of about ``table_bytes``, in one order.
+
+    The order does not depend on where a writer placed NaN and zeros. A table may also have only one
+    row. Rows are moved only near NaN and zeros in float columns of the identity. The rows of one
+    NaN key are held in memory.
+
+    Raises:
+        DamagedFileError: if rows are not sorted by key group and identity: merging them would
+            lose or duplicate rows.
+    """
+    names = [KEY_GROUP, *state.identity]
+    last: pa.RecordBatch | None = None
+    for table in gather_batches(_sort_floats(batches, state), table_bytes):
+        # Compare once per table: each comparison has a fixed cost, and batches may be small.
+        for rows in table.select(names).combine_chunks().to_batches():
+            if last is not None and last.column(0)[0].as_py() >= rows.column(0)[0].as_py():
+                _refuse_descent(pa.concat_batches([last, rows.slice(0, 1)]), state)
+            _refuse_descent(rows, state)
+            last = rows.slice(rows.num_rows - 1)
+        yield table
+
+
+def _refuse_descent(rows: pa.RecordBatch, state: KeyedState) -> None:
+    descends = first_descent(rows)
+    if descends is None:
+        return
+    group = rows.column(KEY_GROUP)[descends + 1]
+    raise DamagedFileError(
+        f"rows of key group {group} of {state} are not sorted by "
+        f"({', '.join(state.identity)}), so they cannot be merged. Run 'statestore verify' to "
+        "find the file, and restore an older checkpoint"
+    )
+
+
+def _sort_floats(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.RecordBatch]:
+    held: pa.Table | None = None
     for batch in batches:
-        for part in _slice_batch(batch, table_bytes):
-            if pieces and size + part.nbytes > table_bytes:
-                yield pa.Table.from_batches(pieces)
-                pieces, size = [], 0
-            pieces.append(part)
-            size += part.nbytes
-    if pieces:
-        yield pa.Table.from_batches(pieces)
+        if batch.num_rows == 0:
+            continue
+        if held is None and not _is_ambiguous(batch, state.identity):
+            yield batch
+            continue
+        batch_rows = pa.Table.from_batches([batch])
+        rows = batch_rows if held is None else pa.concat_tables([held, batch_rows])
+        order = order_of(rows, state)
+        rows = take_rows(rows, order)
+        least = _least_after(batch_rows.slice(batch_rows.num_rows - 1), state.identity)
+        if least is None:  # all later rows come after the batch's last row
+            count = int(np.flatnonzero(order == len(order) - 1)[0]) + 1
+        else:
+            count = least.rows_before(rows)
+        yield from rows.slice(0, count).to_batches()
+        held = rows.slice(count) if count < rows.num_rows else None
+    if held is not None:
+        yield from held.to_batches()
 
 
-def _slice_batch(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a batch in slices of at most ``most_bytes``, or of one row."""
-    if batch.num_rows == 0:
-        return
-    if batch.num_rows == 1 or batch.nbytes <= most_bytes:
-        yield batch
-        return
-    half = batch.num_rows // 2
-    for part in (batch.slice(0, half), batch.slice(half)):
-        yield from _slice_batch(part, most_bytes)
+def _is_ambiguous(rows: pa.RecordBatch, names: Sequence[str]) -> bool:
+    """Return whether a float column has NaN or a zero, whose order each writer chooses."""
+    leaves = (leaf for name in names for leaf in leaf_columns(rows.column(name)))
+    floats = (leaf for leaf in leaves if pa.types.is_floating(leaf.type))
+    return any(
+        pc.any(pc.equal(leaf, 0.0)).as_py() or pc.any(pc.is_nan(leaf)).as_py() for leaf in floats
+    )
+
+
+def _least_after(row: pa.Table, names: Sequence[str]) -> Bound | None:
+    """Return the least sort key that rows after a file's row can have.
+
+    The order of NaN and zeros depends on the writer. None if all later rows sort after the row.
+    """
+    bound = Bound.of(row, names)
+    [batch] = row.to_batches()
+    leaves = (leaf for name in names for leaf in leaf_columns(batch.column(name)))
+    for place, leaf in enumerate(leaves):
+        value = leaf[0].as_py() if pa.types.is_floating(leaf.type) else None
+        if value is None or not (value == 0.0 or isnan(value)):
+            continue
+        minus_zero = sort_leaves(pa.array([-0.0], leaf.type))[0][0]
+        values = bound.values[:place] if isnan(value) else (*bound.values[:place], minus_zero)
+        return replace(bound, values=values)
+    return None

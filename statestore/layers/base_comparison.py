@@ -24,9 +24,9 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
+from statestore.layers.aligned_streams import paired_tables, sorted_tables
 from statestore.layers.key_group_contents import group_parts
 from statestore.layers.merge import read_state
-from statestore.layers.ordered_streams import sorted_tables
 from statestore.parquet.keyed_reader import restored_schema
 from statestore.rows.change_rows import change_table
 from statestore.rows.delete_markers import Deletion
@@ -34,7 +34,7 @@ from statestore.rows.equality import hashes_of
 from statestore.rows.fitting_tables import fit_or_stream
 from statestore.rows.key_group_runs import RUN_BYTES, check_and_sort, take_rows
 from statestore.rows.matching import matching_rows
-from statestore.rows.sorting import MEMORY_BYTES, key_group_pieces, merge_steps
+from statestore.rows.sorting import MEMORY_BYTES, key_group_pieces
 from statestore.storage import Storage
 
 __all__ = ["BaseComparison", "ObservedRows"]
@@ -157,38 +157,8 @@ class BaseComparison:
         reads = reads_of(self.entry, key_groups)
         read = read_state(self.storage, self.entry, reads, run_bytes=self.run_bytes)
         stored = sorted_tables(read, self.state, min(_STORED_BYTES, self.memory_bytes // 8))
-        rows = check_and_sort(new, self.state)
-        left = next(rows, None)
-        for last, old in _parts_of(stored):
-            now: Iterator[pa.Table] = iter(())
-            if left is not None:
-                stop = int(np.searchsorted(np.asarray(left.column(KEY_GROUP)), last, "right"))
-                now = chain([left.slice(0, stop)], rows if stop == left.num_rows else ())
-                left = left.slice(stop) if stop < left.num_rows else None
-            yield from self._pair_rows(old, now)
-        for new_rows in chain([] if left is None else [left], rows):
-            yield new_rows.schema.empty_table(), new_rows
-
-    def _pair_rows(
-        self, old: Iterator[pa.Table], new: Iterator[pa.Table]
-    ) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Yield stored rows with the new rows of the same identities; both are sorted."""
-        empty = restored_schema(self.state.schema).empty_table()
-        before, more_before = next(old), next(old, None)
-        after, more_after = next(new, empty), next(new, None)
-        if more_before is None and more_after is None:
-            yield before, after
-            return
-        sides = (
-            [before] if more_before is None else [before, more_before],
-            [after] if more_after is None else [after, more_after],
-        )
-        streams = [
-            (rows.cast(empty.schema) for rows in chain(first, rest) if rows.num_rows)
-            for first, rest in zip(sides, (old, new), strict=True)
-        ]
-        for rows, places, side in merge_steps(streams, self.state, self.memory_bytes // 16):
-            yield take_rows(rows, places[side == 0]), take_rows(rows, places[side == 1])
+        found = check_and_sort(new, self.state)
+        return paired_tables((self.state, stored), (self.state, found))
 
     def _changes_between(self, old: pa.Table, new: pa.Table) -> Iterator[pa.Table]:
         """Yield the changes from the old rows to the new rows, if there are any."""

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from statestore.format.state import KeyedState
 from statestore.format.ttl import check_instant
-from statestore.layers.regrouped_rows import T
 from statestore.rows.delete_markers import are_upserts, replace_upserts
+from statestore.rows.key_group_column import T
 from statestore.rows.key_group_runs import RUN_BYTES
 
 __all__ = [

@@ -21,7 +21,7 @@ from statestore.errors import DamagedFileError
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
-from statestore.layers.aligned_streams import align_streams
+from statestore.layers.aligned_streams import paired_tables, sorted_tables
 from statestore.layers.intact_key_groups import (
     Groups,
     group_digests,
@@ -30,7 +30,6 @@ from statestore.layers.intact_key_groups import (
     undamaged_groups,
 )
 from statestore.layers.merge import merged_batches
-from statestore.layers.ordered_streams import sorted_tables
 from statestore.parquet.keyed_reader import add_key_group, restored_schema
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.key_group_runs import RUN_BYTES
@@ -190,15 +189,11 @@ def aligned_groups(
     A large key group is yielded in several pieces; rows of one identity are in one piece.
     ``key_group`` is the first column of the tables.
     """
-    states = [state for state, _ in (a, b)]
-    streams = [
-        sorted_tables(_with_groups(state, groups), state, RUN_BYTES) for state, groups in (a, b)
-    ]
-    empty = [restored_schema(state.schema).empty_table() for state in states]
-    for piece in align_streams(streams, _common_identity(*states)):
-        old, new = (
-            none if rows is None else rows for none, rows in zip(empty, piece.rows, strict=True)
-        )
+    first, second = (
+        (state, sorted_tables(_with_groups(state, groups), state, RUN_BYTES))
+        for state, groups in (a, b)
+    )
+    for old, new in paired_tables(first, second):
         groups_a, groups_b = (np.asarray(rows.column(KEY_GROUP)) for rows in (old, new))
         for group in np.union1d(groups_a, groups_b).tolist():
             yield group, _rows_of_group(old, groups_a, group), _rows_of_group(new, groups_b, group)
@@ -207,14 +202,3 @@ def aligned_groups(
 def _rows_of_group(rows: pa.Table, groups: npt.NDArray[np.int32], group: int) -> pa.Table:
     begin, end = np.searchsorted(groups, (group, group + 1)).tolist()
     return rows.slice(begin, end - begin)
-
-
-def _common_identity(a: KeyedState, b: KeyedState) -> list[str]:
-    """Return the first identity columns whose values both states sort in the same way."""
-    names = []
-    for name in a.identity:
-        types = [arrow_schema(state.schema).field(name).type for state in (a, b)]
-        if types[0] != types[1] and not all(map(pa.types.is_integer, types)):
-            break
-        names.append(name)
-    return names

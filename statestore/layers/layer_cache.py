@@ -16,7 +16,7 @@ from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import LayerReads, Slices, slices_of
 from statestore.keys.groups import KeyGroupRange
-from statestore.layers.ordered_streams import sorted_tables
+from statestore.layers.aligned_streams import sorted_tables
 
 __all__ = ["LayerCache", "Read"]
 

@@ -26,14 +26,14 @@ from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import LayerReads, ReadSlices
 from statestore.format.state import KeyedState
-from statestore.layers.aligned_streams import AlignedPiece, Bound, align_streams
+from statestore.layers.aligned_streams import AlignedPiece, align_streams, sorted_tables
 from statestore.layers.expiry import MERGED_BYTES, Flags, Places, drop_expired
 from statestore.layers.layer_cache import LayerCache, Read
-from statestore.layers.ordered_streams import sorted_tables
-from statestore.layers.regrouped_rows import rows_in_kept_groups
 from statestore.parquet.keyed_reader import read_slices, restored_schema
 from statestore.parquet.reader import DataFile, RowGroups
+from statestore.rows.change_rows import open_deletes
 from statestore.rows.delete_markers import are_upserts, clear_deletes, widths_of
+from statestore.rows.key_group_column import rows_in_kept_groups
 from statestore.rows.key_group_runs import order_of, take_rows
 from statestore.rows.matching import matching_positions
 from statestore.storage import Storage
@@ -379,18 +379,11 @@ class _OpenDeletes:
         if not parts:
             return None
         rows, earlier = pa.concat_tables(parts), 0 if self._open is None else self._open.num_rows
-        self._open = self._deletes_open_after(rows, piece.following)
+        self._open = None
+        if piece.following is not None:
+            still_open = open_deletes(rows, piece.following, self._state)
+            self._open = still_open if still_open.num_rows else None
         return _Changes(rows, earlier)
-
-    def _deletes_open_after(self, changes: pa.Table, following: Bound | None) -> pa.Table | None:
-        """Return the deletes that may apply to rows after a bound."""
-        if following is None:
-            return None
-        widths = widths_of(changes, self._state)
-        stays_open = np.zeros(changes.num_rows, np.bool_)
-        for width in np.unique(widths[widths < len(self._state.identity)]).tolist():
-            stays_open |= (widths == width) & following.has_prefix(changes, width)
-        return changes.filter(pa.array(stays_open)) if stays_open.any() else None
 
 
 def _newest_changes(parts: Sequence[_Changes], state: KeyedState) -> pa.Table:

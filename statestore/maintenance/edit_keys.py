@@ -25,7 +25,7 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
-from statestore.layers.aligned_streams import align_streams
+from statestore.layers.aligned_streams import paired_tables
 from statestore.layers.merge import read_pieces
 from statestore.layers.rewrite import RewrittenState, Write, owning_spans, rewrite_spans
 from statestore.maintenance.diff_report import Example
@@ -245,12 +245,10 @@ class _KeyEdit:
         put = [self._changes.put[group] for group in groups if group in self._changes.put]
         self.put += sum(rows.num_rows for rows in put)
         gone = _GoneRows(state, self.examples.room)
-        streams = [
-            self._unchanged_rows(span, groups, gone),
-            sorted_pieces(put, state, self._memory_bytes),
-        ]
-        for piece in align_streams(streams, state.identity):
-            rows = pa.concat_tables([rows for rows in piece.rows if rows is not None])
+        unchanged = self._unchanged_rows(span, groups, gone)
+        added = sorted_pieces(put, state, self._memory_bytes)
+        for pair in paired_tables((state, unchanged), (state, added)):
+            rows = pa.concat_tables(pair)
             self.rows += rows.num_rows
             yield rows
         self.examples.add(*gone.compared_with(put))

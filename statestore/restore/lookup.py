@@ -32,12 +32,12 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.expiry import drop_expired
 from statestore.layers.merge import live_rows_of, merged_rows, read_state
-from statestore.layers.regrouped_rows import rows_in_kept_groups
 from statestore.parquet.keyed_reader import read_slices, restored_schema
 from statestore.parquet.reader import DataFile, RowGroups
 from statestore.parquet.statistics import positions_of
 from statestore.restore.wanted_keys import U64Array, WantedKeys, key_batch, key_group_of
 from statestore.rows.equality import hashes_of
+from statestore.rows.key_group_column import rows_in_kept_groups
 from statestore.rows.key_group_runs import combine_chunks, take_rows
 from statestore.rows.lossless_cast import brief_text
 from statestore.rows.python_values import rows_to_dicts

@@ -12,17 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.errors import (
-    InvalidArgumentError,
-)
+from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import same_type, type_text
 from statestore.format.slices import reads_of
+from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
-from statestore.layers.aligned_streams import align_streams
+from statestore.layers.aligned_streams import paired_tables, sorted_tables
 from statestore.layers.merge import read_state
-from statestore.layers.ordered_streams import sorted_tables
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.equality import comparable_tables
 from statestore.rows.key_group_runs import RUN_BYTES
@@ -113,22 +111,18 @@ def _batches(
     storage: Storage, sides: _JoinedSides, now_ms: int | None, run_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     every = KeyGroupRange.every(sides.a.state.max_parallelism)
-    streams = [
-        read_state(storage, entry, reads_of(entry, every), now_ms=now_ms, run_bytes=run_bytes)
-        for entry in (sides.a, sides.b)
-    ]
-    tables = [
-        sorted_tables(stream, entry.state, run_bytes)
-        for stream, entry in zip(streams, (sides.a, sides.b), strict=True)
-    ]
-    for piece in align_streams(tables, sides.a.state.identity):
-        old, new = piece.rows
-        yield from _join_piece(old, new, sides).to_batches()
+
+    def rows_of(entry: KeyedEntry) -> tuple[KeyedState, Iterator[pa.Table]]:
+        reads = reads_of(entry, every)
+        rows = read_state(storage, entry, reads, now_ms=now_ms, run_bytes=run_bytes)
+        return entry.state, sorted_tables(rows, entry.state, run_bytes)
+
+    for old, new in paired_tables(rows_of(sides.a), rows_of(sides.b)):
+        yield from _join_piece(old.combine_chunks(), new.combine_chunks(), sides).to_batches()
 
 
-def _join_piece(old: pa.Table | None, new: pa.Table | None, sides: _JoinedSides) -> pa.Table:
+def _join_piece(a: pa.Table, b: pa.Table, sides: _JoinedSides) -> pa.Table:
     identity = list(sides.a.state.identity)
-    a, b = (_rows(rows, entry) for rows, entry in ((old, sides.a), (new, sides.b)))
     both = comparable_tables((a, sides.a.state.schema), (b, sides.b.state.schema))
     in_a, in_b, same = matching_rows(*both, identity)
     alone_a = np.setdiff1d(np.arange(a.num_rows), in_a)
@@ -143,13 +137,6 @@ def _join_piece(old: pa.Table | None, new: pa.Table | None, sides: _JoinedSides)
     columns = [first[0], pa.array(change, pa.string()), *first[1:], *values]
     rows = pa.table(columns, schema=sides.schema)
     return rows.take(pa.array(np.argsort(np.asarray(rows.column(KEY_GROUP)), kind="stable")))
-
-
-def _rows(rows: pa.Table | None, entry: KeyedEntry) -> pa.Table:
-    if rows is not None:
-        return rows.combine_chunks()
-    stored = arrow_schema(entry.state.schema)
-    return pa.schema([pa.field(KEY_GROUP, pa.int32()), *stored]).empty_table()
 
 
 def _first_not_null(

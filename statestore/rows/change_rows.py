@@ -24,15 +24,15 @@ from statestore.rows.delete_markers import (
 )
 from statestore.rows.fit_columns import fit_column
 from statestore.rows.key_group_column import key_group_column
-from statestore.rows.key_group_runs import sort_groups, take_rows
+from statestore.rows.key_group_runs import Bound, sort_groups, take_rows
 from statestore.rows.matching import first_of_equals, matching_positions
 from statestore.rows.python_values import display_rows
-from statestore.rows.sorting import equal_leaves
 
 __all__ = [
     "change_stream",
     "change_table",
     "merge_deletes",
+    "open_deletes",
     "width_of",
 ]
 
@@ -130,7 +130,9 @@ def merge_deletes(pieces: Iterable[pa.Table], changes: KeyedState) -> Iterator[p
         own = deletes_of(piece, cleared=False)
         deleted = own if deleted is None else pa.concat_tables([deleted, own])
         _refuse_both(come, deleted, changes)
-        deleted = _open_deletes(deleted, piece, changes)
+        # The next rows come after the last row of this piece.
+        last = Bound.of(piece.slice(piece.num_rows - 1), changes.identity)
+        deleted = open_deletes(deleted, last, changes)
         if not every.num_rows:
             yield piece
             continue
@@ -139,22 +141,17 @@ def merge_deletes(pieces: Iterable[pa.Table], changes: KeyedState) -> Iterator[p
         yield take_rows(rows, order)
 
 
-def _open_deletes(deleted: pa.Table, piece: pa.Table, changes: KeyedState) -> pa.Table:
-    """Return the deletes that may also apply to rows of the next piece.
+def open_deletes(changes: pa.Table, bound: Bound, state: KeyedState) -> pa.Table:
+    """Return the deletes that may also apply to rows from a bound on.
 
-    The next rows come after the last row of this piece, so only deletes that include this last row
-    can apply to them.
+    A delete sorts before all rows that it names. Only deletes that name the bound's row can
+    therefore name a later one. A delete of all identity columns has no later rows.
     """
-    if not deleted.num_rows:
-        return deleted
-    last = piece.select([KEY_GROUP, *changes.identity]).slice(piece.num_rows - 1)
-    last = last.take(pa.array(np.zeros(deleted.num_rows, np.intp)))
-    widths = widths_of(deleted, changes)
-    names_last = np.zeros(deleted.num_rows, np.bool_)
-    for width in np.unique(widths).tolist():
-        names = [KEY_GROUP, *changes.identity[:width]]
-        names_last |= (widths == width) & equal_leaves(deleted, last, names)
-    return deleted.filter(pa.array(names_last))
+    widths = widths_of(changes, state)
+    stays_open = np.zeros(changes.num_rows, np.bool_)
+    for width in np.unique(widths[widths < len(state.identity)]).tolist():
+        stays_open |= (widths == width) & bound.has_prefix(changes, width)
+    return changes.filter(pa.array(stays_open)) if stays_open.any() else changes.slice(0, 0)
 
 
 def _refuse_both(comes: pa.Table, goes: pa.Table, changes: KeyedState) -> None:

@@ -1,11 +1,13 @@
-"""The column ``key_group`` of rows that a restore returned, and that a caller passes back.
+"""The column ``key_group`` of rows.
 
-The store checks it when the key groups are computed, and does not store it again.
+If a caller passes back rows of a restore, the store checks the column when the key groups are
+computed, and does not store it again. At another max parallelism, its values are replaced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +17,21 @@ import pyarrow.compute as pc
 from statestore.errors import InvalidArgumentError
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Field, Schema
+from statestore.format.slices import KeptGroups
 from statestore.format.state import KeyedState
 from statestore.keys.arrow_type_names import arrow_type_text
+from statestore.rows.key_group_runs import key_groups_of
 
-__all__ = ["check_groups", "key_group_column", "with_groups", "with_key_group", "without_groups"]
+__all__ = [
+    "check_groups",
+    "key_group_column",
+    "rows_in_kept_groups",
+    "with_groups",
+    "with_key_group",
+    "without_groups",
+]
+
+T = TypeVar("T", pa.RecordBatch, pa.Table)
 
 
 def with_key_group(names: Iterable[str], among: Iterable[str]) -> tuple[str, ...]:
@@ -71,3 +84,22 @@ def check_groups(rows: pa.Table, groups: npt.NDArray[np.int32], state: KeyedStat
         "reserved for the store: it is checked and not stored. Remove it if it comes from "
         "another max parallelism or key, or has another meaning"
     )
+
+
+def rows_in_kept_groups(rows: T, state: KeyedState, kept: KeptGroups | None) -> T:
+    """Return the rows whose new key group is kept, with it as ``key_group``; all without ``kept``.
+
+    For fewer key groups, the new key group is the stored one modulo their number; for more, the key
+    is hashed again.
+    """
+    if kept is None:
+        return rows
+    if kept.max_parallelism < state.max_parallelism:
+        groups = np.asarray(rows.column(KEY_GROUP)) % kept.max_parallelism
+    else:
+        groups = key_groups_of(rows, state, kept.max_parallelism)
+    own = (groups >= kept.own.first) & (groups <= kept.own.last)
+    index = rows.schema.get_field_index(KEY_GROUP)
+    field = rows.schema.field(index)
+    renumbered = rows.set_column(index, field, pa.array(groups, pa.int32()))
+    return renumbered if own.all() else renumbered.filter(pa.array(own))

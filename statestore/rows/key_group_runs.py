@@ -6,7 +6,8 @@ would cost more than its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ from statestore.rows.row_order import compare_leaves, rank_values
 __all__ = [
     "ONE_ARRAY_BYTES",
     "RUN_BYTES",
+    "Bound",
     "check_and_sort",
     "combine_chunks",
     "equal_neighbours",
@@ -157,6 +159,88 @@ def sort_leaves(column: pa.Array) -> list[pa.Array]:
 def _rank_floats(leaf: pa.Array) -> pa.Array:
     # 0.0 and -0.0 compare equal but are two keys, and NaN equals no value.
     return rank_values(leaf, FLOAT_ORDER) if pa.types.is_floating(leaf.type) else leaf
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The sort key of a row: its key group, and the plain values of its identity columns.
+
+    It may have only the first identity columns. It is then the sort key of the first row with these
+    values.
+    """
+
+    key_group: int
+    values: tuple[pa.Scalar, ...]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, row: pa.Table, names: Sequence[str]) -> Bound:
+        """Return the sort key of a table's only row."""
+        [batch] = row.select([KEY_GROUP, *names]).combine_chunks().to_batches()
+        values = [leaf[0] for name in names for leaf in sort_leaves(batch.column(name))]
+        return cls(batch.column(KEY_GROUP)[0].as_py(), tuple(values), tuple(names))
+
+    def rows_before(self, rows: pa.Table, groups: npt.NDArray[np.int32] | None = None) -> int:
+        """Return the number of sorted rows that come before the bound.
+
+        ``groups`` are the key groups of the rows, if they were already extracted.
+        """
+        key_groups = np.asarray(rows.column(KEY_GROUP)) if groups is None else groups
+        # A key of another integer type would make NumPy convert the whole array.
+        key_group = key_groups.dtype.type(self.key_group)
+        begin = int(np.searchsorted(key_groups, key_group, "left"))
+        end = int(np.searchsorted(key_groups, key_group, "right"))
+        if begin == end:
+            return begin
+        for batch in rows.slice(begin, end - begin).select(self.names).to_batches():
+            before = self._rows_before(batch)
+            begin += before
+            if before < batch.num_rows:
+                break
+        return begin
+
+    def _rows_before(self, batch: pa.RecordBatch) -> int:
+        values = iter(self.values)
+        begin, end = 0, batch.num_rows  # these rows equal the bound in all earlier columns
+        for column in batch.columns:
+            offset = begin
+            for leaf in sort_leaves(column.slice(begin, end - begin)):
+                value = next(values, None)
+                if value is None:
+                    return begin
+                less, equal = _counts(leaf.slice(begin - offset, end - begin), value)
+                begin += less
+                end = begin + equal
+                if begin == end:
+                    return begin
+        return begin
+
+    def has_prefix(self, rows: pa.Table, width: int) -> npt.NDArray[np.bool_]:
+        """Return which rows have the bound's key group and its first ``width`` identity columns.
+
+        Structs are compared by their fields: a null struct equals a struct whose fields are null.
+        """
+        same: npt.NDArray[np.bool_] = np.asarray(rows.column(KEY_GROUP)) == self.key_group
+        index = 0
+        for name in self.names[:width]:
+            chunks = [sort_leaves(chunk) for chunk in rows.column(name).chunks]
+            for pieces in zip(*chunks, strict=True):
+                same &= np.concatenate([_equal(leaf, self.values[index]) for leaf in pieces])
+                index += 1
+        return same
+
+
+def _counts(leaf: pa.Array, value: pa.Scalar) -> tuple[int, int]:
+    """Return the numbers of values in a sorted array that are less than, and equal to, a value."""
+    if not value.is_valid:
+        return 0, leaf.null_count
+    return leaf.null_count + pc.less(leaf, value).true_count, pc.equal(leaf, value).true_count
+
+
+def _equal(leaf: pa.Array, value: pa.Scalar) -> npt.NDArray[np.bool_]:
+    if not value.is_valid:
+        return np.asarray(leaf.is_null())
+    return np.asarray(pc.fill_null(pc.equal(leaf, value), False))
 
 
 def first_descent(rows: pa.RecordBatch) -> int | None:

@@ -46,9 +46,9 @@ __all__ = [
     "ROW_BYTES",
     "ExternalSort",
     "KeyGroupBlock",
-    "equal_leaves",
+    "gather_batches",
+    "keep_together",
     "key_group_pieces",
-    "last_difference",
     "merge_blocks",
     "merge_steps",
     "slices_of",
@@ -210,7 +210,7 @@ class ExternalSort:
         """Yield the rows of sorted runs, sorted, and delete the runs."""
         with ExitStack() as stack:
             tables = [stack.enter_context(run.reading()) for run in runs]
-            for rows, places, _ in merge_steps(tables, self._state, self._merged_bytes):
+            for rows, places in merge_steps(tables, self._state, self._merged_bytes):
                 yield take_rows(rows, places)
 
     def _whole_entries(self, pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -219,15 +219,7 @@ class ExternalSort:
             yield from pieces
             return
         names = [KEY_GROUP, *(name for name in self._state.identity if name != MARK)]
-        left: pa.Table | None = None
-        for piece in pieces:
-            rows = piece if left is None else pa.concat_tables([left, piece])
-            cut = last_difference(rows, names)
-            left = rows.slice(cut)
-            if cut:
-                yield rows.slice(0, cut)
-        if left is not None:
-            yield left
+        yield from keep_together(pieces, names)
 
 
 @dataclass(frozen=True)
@@ -272,15 +264,10 @@ class _Run:
             yield pa.Table.from_batches([batch])
 
 
-Step = tuple[pa.Table, Places, npt.NDArray[np.intp]]
-"""Rows of several sorted streams, the positions of the next rows, sorted, and the number of the
-stream that each of them is from."""
-
-
 def merge_steps(
     streams: Sequence[Iterator[pa.Table]], state: KeyedState, memory_bytes: int
-) -> Iterator[Step]:
-    """Merge streams of sorted tables, in steps that each have the next rows of all streams.
+) -> Iterator[tuple[pa.Table, Places]]:
+    """Merge streams of sorted tables; yield tables of rows, and the positions of the next rows.
 
     Rows of one key group and identity are in one step, except duplicates within a stream. About
     ``memory_bytes`` of rows are in memory, half of them for streams that wait for others. All
@@ -288,7 +275,7 @@ def merge_steps(
     :func:`statestore.layers.aligned_streams.align_streams` is more suitable.
     """
     share = memory_bytes // (2 * max(len(streams), 1))
-    heads = [_Head(number, stream) for number, stream in enumerate(streams)]
+    heads = [*map(_Head, streams)]
     while heads := [head for head in heads if head.fill(share)]:
         # If streams follow each other, as runs of ordered rows do, few of them have rows in a
         # step. Sorting the others as well would multiply the time by their number. These few may
@@ -309,7 +296,7 @@ def merge_steps(
         counts = np.bincount(of_head, minlength=len(overlapping)).tolist()
         for head, count in zip(overlapping, counts, strict=True):
             head.drop(count)
-        yield rows, order, np.array([head.number for head in overlapping])[of_head]
+        yield rows, order
 
 
 def _overlapping_heads(heads: Sequence[_Head], state: KeyedState) -> list[_Head]:
@@ -350,8 +337,8 @@ class _Head:
     They and the rows before them, which are in the same memory, have ``held_bytes``.
     """
 
-    def __init__(self, number: int, stream: Iterator[pa.Table]) -> None:
-        self.number, self._stream = number, stream
+    def __init__(self, stream: Iterator[pa.Table]) -> None:
+        self._stream = stream
         self.rows = pa.table({})
         self.held_bytes = 0
         self.at_end = False
@@ -422,6 +409,22 @@ def slices_of(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
                 yield from slices_of(piece, most_bytes)
 
 
+def gather_batches(batches: Iterable[pa.RecordBatch], table_bytes: int) -> Iterator[pa.Table]:
+    """Gather batches into tables of about ``table_bytes``, or of one row; rows are not copied."""
+    pieces: list[pa.Table] = []
+    size = 0
+    for batch in batches:
+        for part in slices_of(pa.Table.from_batches([batch]), table_bytes):
+            if pieces and size + part.nbytes > table_bytes:
+                yield pa.concat_tables(pieces)
+                pieces, size = [], 0
+            if part.num_rows:
+                pieces.append(part)
+                size += part.nbytes
+    if pieces:
+        yield pa.concat_tables(pieces)
+
+
 def _split_tables(
     rows: Iterable[pa.RecordBatch | pa.Table], limit: int, state: KeyedState
 ) -> Iterator[pa.Table]:
@@ -458,14 +461,22 @@ def _refuse_disorder(groups: npt.NDArray[np.int32], last: int) -> None:
     )
 
 
-def last_difference(rows: pa.Table, names: Sequence[str]) -> int:
-    """Return the position after the last row that differs from the next one in some columns."""
-    same = equal_leaves(rows.slice(0, rows.num_rows - 1), rows.slice(1), names)
-    different = np.flatnonzero(~same)
-    return int(different[-1]) + 1 if len(different) else 0
+def keep_together(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
+    """Regroup sorted tables so that rows with equal values in ``names`` are in one table."""
+    pending: pa.Table | None = None
+    for table in tables:
+        rows = table if pending is None else pa.concat_tables([pending, table])
+        same = _equal_leaves(rows.slice(0, rows.num_rows - 1), rows.slice(1), names)
+        different = np.flatnonzero(~same)
+        cut = int(different[-1]) + 1 if len(different) else 0
+        if cut:
+            yield rows.slice(0, cut)
+        pending = rows.slice(cut)
+    if pending is not None:
+        yield pending
 
 
-def equal_leaves(left: pa.Table, right: pa.Table, names: Sequence[str]) -> npt.NDArray[np.bool_]:
+def _equal_leaves(left: pa.Table, right: pa.Table, names: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Return which rows equal the row at the same position of another table in some columns.
 
     A null struct equals a struct of nulls, as in the sort order.

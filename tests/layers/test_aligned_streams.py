@@ -17,9 +17,8 @@ from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, StateKind
-from statestore.layers.aligned_streams import align_streams
+from statestore.layers.aligned_streams import align_streams, sorted_tables
 from statestore.layers.merge import _merge_base, _merge_layers, merged_rows
-from statestore.layers.ordered_streams import sorted_tables
 from statestore.rows.key_group_runs import sort_groups
 from tests.support.examples import examples
 

@@ -13,8 +13,8 @@ from statestore import StateStore, TimeToLive, key_group_of
 from statestore.errors import InvalidArgumentError, ParallelismError, SchemaMismatchError
 from statestore.format.slices import KeptGroups
 from statestore.keys.groups import KeyGroupAssignment
-from statestore.layers.regrouped_rows import rows_in_kept_groups
 from statestore.parquet.writer import ParquetOptions
+from statestore.rows.key_group_column import rows_in_kept_groups
 from statestore.snapshot.state_spec import Changes
 from statestore.testing.counting import CountingStorage
 

@@ -153,9 +153,9 @@ def test_streams_in_sequence_are_not_merged() -> None:
     ]
     streams = [slices_of(table_of(rows[start : start + 100]), 500) for start in range(0, 3200, 100)]
     steps = [*sorting.merge_steps(streams, state_of(), 40_000)]
-    merged = [table.take(pa.array(places)) for table, places, _ in steps]
+    merged = [table.take(pa.array(places)) for table, places in steps]
     assert pa.concat_tables(merged).to_pylist() == table_of(rows).to_pylist()
-    assert sum(table.num_rows for table, _, _ in steps) < 2 * len(rows)
+    assert sum(table.num_rows for table, _ in steps) < 2 * len(rows)
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_streams_that_follow_each_other_in_each_key_group_share_the_memory() -> 
                 read += table.num_rows
                 yield table
 
-    for rows, places, _ in sorting.merge_steps(
+    for rows, places in sorting.merge_steps(
         [stream(number) for number in range(streams)], state_of(), memory
     ):
         row_bytes = rows.nbytes // rows.num_rows

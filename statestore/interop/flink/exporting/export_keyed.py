@@ -8,7 +8,7 @@ states are sorted, on disk if they do not fit in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from heapq import merge
@@ -38,10 +38,10 @@ from statestore.interop.flink.write.entries import (
     split_runs,
 )
 from statestore.keys.groups import KeyGroupRange
+from statestore.layers.aligned_streams import sorted_tables
 from statestore.layers.expiry import hides_expired
-from statestore.layers.ordered_streams import sorted_tables
 from statestore.restore.restored import RestoredCheckpoint
-from statestore.rows.sorting import last_difference, slices_of
+from statestore.rows.sorting import gather_batches, keep_together
 
 CHUNK_BYTES = 32 * 2**20
 """The approximate size of a chunk's entries in memory."""
@@ -198,40 +198,12 @@ class ExportedKeyedStates:
         plan = self._plan.keyed[place]
         reader, state = self._states[place].key_groups(key_groups), plan.state
         if state.kind is not StateKind.LIST:
-            return _combine_batches(reader)
+            return gather_batches(reader, PIECE_BYTES)
         tables = sorted_tables(reader, state, PIECE_BYTES)
         if plan.planned is None:
-            return _keep_lists_whole(tables, [KEY_GROUP, *state.key, *state.namespace])
+            return keep_together(tables, [KEY_GROUP, *state.key, *state.namespace])
         # All lists of a key are together, so that their rows can be counted.
-        return _keep_lists_whole(tables, [KEY_GROUP, *state.key])
-
-
-def _combine_batches(batches: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Combine batches into tables of about ``PIECE_BYTES``."""
-    pending: list[pa.Table] = []
-    size = 0
-    for batch in batches:
-        for part in slices_of(pa.Table.from_batches([batch]), PIECE_BYTES):
-            pending.append(part)
-            size += part.nbytes
-            if size >= PIECE_BYTES:
-                yield pa.concat_tables(pending)
-                pending, size = [], 0
-    if size:
-        yield pa.concat_tables(pending)
-
-
-def _keep_lists_whole(tables: Iterator[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
-    """Regroup sorted tables so that rows with equal values in ``names`` are in one table."""
-    pending: pa.Table | None = None
-    for table in tables:
-        rows = table if pending is None else pa.concat_tables([pending, table])
-        cut = last_difference(rows, names)
-        if cut:
-            yield rows.slice(0, cut)
-        pending = rows.slice(cut)
-    if pending is not None:
-        yield pending
+        return keep_together(tables, [KEY_GROUP, *state.key])
 
 
 def _assign_groups(rows: pa.Table, plan: KeyedExport, max_parallelism: int) -> pa.Table:
