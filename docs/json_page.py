@@ -20,9 +20,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
-from statestore.cli.documents import members
 from statestore.cli.main import cli
-from statestore.cli.output import Output
+from statestore.cli.output import Output, members
 from statestore.format.left_out import LeftOutState
 from statestore.format.metrics import CheckpointMetrics
 from statestore.maintenance.derive import DerivedReport

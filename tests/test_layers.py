@@ -173,7 +173,7 @@ LAZY = {
     ("statestore.cli.verbs.ui", "statestore.ui.app"),  # ones that draw pages
     ("statestore.cli.verbs.ui", "statestore.ui.report"),
     (
-        "statestore.cli.spark_options",
+        "statestore.cli.options",
         "statestore.interop.spark",
     ),  # ones that need Spark, or Flink's
     ("statestore.cli.verbs.spark", "statestore.spark.session"),
@@ -196,7 +196,7 @@ LAZY = {
     ("statestore.cli.command", "statestore.parquet.writer.ParquetOptions"),
     ("statestore.cli.command", "statestore.storage.local_cache.CacheOptions"),
     ("statestore.cli.command", "statestore.store.StateStore"),
-    ("statestore.cli.documents", "statestore.restore.row_files.json_value"),
+    ("statestore.cli.output", "statestore.restore.row_files.json_value"),
     ("statestore.settings", "statestore.storage.refuse_credentials"),
 }
 

@@ -22,10 +22,9 @@ from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance import compact as compact_command
 from statestore.maintenance import copy as copy_command
 from statestore.maintenance import edit as edit_command
-from statestore.maintenance import expire as expire_command
-from statestore.maintenance import hold as pin_command
 from statestore.maintenance import rekey as rekey_command
 from statestore.maintenance import repair as repair_command
+from statestore.maintenance import retention as retention_command
 from statestore.maintenance import salvage as salvage_command
 from statestore.maintenance import upgrade as upgrade_command
 from statestore.maintenance import verify as verify_command
@@ -36,12 +35,11 @@ from statestore.maintenance.edit_keys import RowUpdate
 from statestore.maintenance.erase import ForgottenSubject, erase
 from statestore.maintenance.erase_search import KeySearch, search_store
 from statestore.maintenance.erase_subject import OperatorKey, subject_of
-from statestore.maintenance.expire import ExpiredCheckpoints
 from statestore.maintenance.gc import DEFAULT_MINIMUM_AGE, CollectedGarbage, collect_garbage
-from statestore.maintenance.hold import PinnedCheckpoint, make_savepoint
 from statestore.maintenance.rekey import RekeyReport
 from statestore.maintenance.rekey_plan import RekeyRequest
 from statestore.maintenance.repair import RepairedStore
+from statestore.maintenance.retention import ExpiredCheckpoints, PinnedCheckpoint, make_savepoint
 from statestore.maintenance.salvage import DEFAULT_KEYS, SalvageReport
 from statestore.maintenance.translate_offsets import TranslationPlan, plan_translation
 from statestore.maintenance.upgrade import UpgradedStore
@@ -135,7 +133,7 @@ class StoreMaintenance:
             MalformedManifestError: for an unreadable checkpoint.
             InvalidArgumentError: for an invalid lease or holder.
         """
-        return pin_command.pin(
+        return retention_command.pin(
             self._store.catalog(),
             checkpoint,
             lease_ms=milliseconds_of(lease),
@@ -152,7 +150,7 @@ class StoreMaintenance:
         Raises:
             CheckpointNotFoundError: with the names of the existing pins.
         """
-        pin_command.unpin(self._store.catalog(), token)
+        retention_command.unpin(self._store.catalog(), token)
 
     def pins(self) -> tuple[Pin, ...]:
         """Return the pins, including those whose lease has ended.
@@ -193,7 +191,7 @@ class StoreMaintenance:
             raise InvalidArgumentError(
                 "pass the number of checkpoints to retain, or their maximum age"
             )
-        return expire_command.expire(
+        return retention_command.expire(
             self._store.catalog(),
             retain=retain,
             older_than_ms=None if older_than is None else milliseconds_of(older_than),

@@ -22,7 +22,7 @@ made after the backup, and other writers claim their generations again. A claim 
 token, not by its generation. So a writer commits only while the claim of its generation is its own.
 
 **Why earlier claims can be deleted.** Garbage collection deletes the claims of writers that were
-replaced long ago, in ascending order (``maintenance/gc_claims.py``). A writer whose own claim is
+replaced long ago, in ascending order (``maintenance/gc.py``). A writer whose own claim is
 gone has been replaced. A writer may also pause before it puts its claim, until the next generation
 was claimed by others and deleted again. Its put succeeds then. Therefore it looks for the preceding
 claim after its put. If that is gone, or is not the one that the writer has read, other claims

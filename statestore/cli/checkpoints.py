@@ -1,4 +1,4 @@
-"""Show a checkpoint and its plan as JSON and text: its figures, layers, and subtasks as bars."""
+"""Show a checkpoint, its plan and its changed rows as JSON and text, with subtasks as bars."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.table import Table
 
-from statestore.cli.documents import ReadError
 from statestore.cli.drawing import (
     amount,
     bar,
@@ -20,7 +19,7 @@ from statestore.cli.drawing import (
     span_text,
     spans,
 )
-from statestore.cli.output import Page, cell, table_of
+from statestore.cli.output import Page, ReadError, cell, json_text, table_of
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -41,6 +40,7 @@ from statestore.store import StateStore
 
 if TYPE_CHECKING:
     from statestore.maintenance.derive import DerivedReport
+    from statestore.maintenance.diff_report import Example
 
 __all__ = [
     "UNREADABLE",
@@ -65,6 +65,7 @@ __all__ = [
     "write_key_groups",
     "write_left_out",
     "write_placements",
+    "write_row_changes",
     "write_skew",
     "write_subtasks",
 ]
@@ -528,3 +529,36 @@ def _weight_text(by: Weight, value: int) -> str:
 def _bar_width(room: int) -> int:
     """Return the length of bars, 8 to 30, for the available ``room``."""
     return min(max(room, 8), 30)
+
+
+_SIGNS = {"added": "+", "removed": "-", "changed": "~"}
+_STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
+
+
+def write_row_changes(page: Page, examples: Sequence[Example], *, total: int) -> None:
+    """Write one line for each row, and ``…`` if there are more than these.
+
+    A changed row is its identity, and each changed column before and after.
+    """
+    for example in examples:
+        group = "" if example.key_group is None else f"  (key group {example.key_group})"
+        text = f"  {_SIGNS[example.change]} {_row_text(example)}{group}"
+        page.line(text, _STYLES[example.change])
+    if examples and len(examples) < total:
+        page.line("  …")
+
+
+def _row_text(example: Example) -> str:
+    before, after = example.a, example.b
+    if before is None or after is None:
+        return json_text(dict(before or after or {}))
+    names = dict.fromkeys([*before, *after])
+    differ = [name for name in names if _text(before, name) != _text(after, name)]
+    # An element of operator state has no identity: its other columns tell which one it is.
+    known = example.identity or {name: before[name] for name in names if name not in differ}
+    changes = [f"{name}: {_text(before, name)} → {_text(after, name)}" for name in differ]
+    return "  ".join([*([json_text(dict(known))] if known else []), *changes])
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    return json_text(row[name]) if name in row else "no column"

@@ -2,49 +2,69 @@
 
 An option has one meaning and one form of value in all verbs. Its parameter has the name of the
 argument in Python.
+
+Operators, states, checkpoints and savepoints are completed from the store. Click calls the
+completion functions while the user types. The store is named by ``--store``, a settings file or the
+environment. A shell cannot show an error, so an unreadable store completes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from statestore.cli.arguments import parse_instant
-from statestore.cli.completion import complete_checkpoint, complete_operator, complete_state
+from statestore.cli.arguments import distinct, parse_instant
 from statestore.durations import milliseconds_of
+from statestore.errors import NotFoundError, StateStoreError
 from statestore.keys.hashing import HASH_SCHEMES
 from statestore.parsing import parse_integer
 from statestore.restore.byte_sizes import AUTO, bytes_of
 from statestore.restore.key_group_weights import Weight
 
+if TYPE_CHECKING:
+    from statestore.cli.command import Invocation
+    from statestore.format.manifest import Manifest
+    from statestore.interop.spark.query_settings import SparkTarget
+    from statestore.store import StateStore
+
 __all__ = [
     "INSTANT",
     "MOST_ROWS",
+    "OPERATOR_NAMES",
     "SIZE",
     "SPAN",
     "Parsed",
+    "batch_option",
     "checkpoint_argument",
     "checkpoint_option",
+    "complete_checkpoint",
+    "complete_savepoint",
     "dry_run_option",
     "from_older_option",
     "hash_scheme_option",
-    "in_order",
     "key_column_option",
     "key_option",
     "keys_option",
     "leave_out_option",
     "limit_option",
+    "location_module",
     "max_parallelism_option",
     "no_checkpoint_argument",
     "one_state_options",
     "operator_option",
     "operators_option",
+    "provider_option",
     "query_limit_options",
     "rate_option",
+    "shape_options",
+    "shuffle_partitions_option",
     "side_arguments",
+    "spark_target",
     "sql_option",
     "state_option",
     "state_options",
@@ -56,7 +76,66 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+LATEST = "latest"
 MOST_ROWS = 1000
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def _completer(candidates: Callable[[StateStore, click.Context], Iterable[str]]) -> Completer:
+    def complete(
+        context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        invocation: Invocation = context.obj
+        try:
+            names = [*candidates(invocation.store(), context)]
+        except (StateStoreError, click.UsageError):
+            return []
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+def _checkpoints(store: StateStore, context: click.Context) -> list[str]:
+    ids = sorted(store.checkpoints(), reverse=True)
+    return [LATEST, *_savepoints(store, context), *map(str, ids)]
+
+
+def _savepoints(store: StateStore, context: click.Context) -> list[str]:
+    return [savepoint.name for savepoint in store.maintenance.savepoints()]
+
+
+def _operators(store: StateStore, context: click.Context) -> list[str]:
+    return [*_manifest(store, context).uids]
+
+
+def _states(store: StateStore, context: click.Context) -> list[str]:
+    operator = context.params.get("operator")
+    states = [entry.state for entry in _manifest(store, context).entries]
+    return sorted({state.name for state in states if operator in (None, state.uid)})
+
+
+def _manifest(store: StateStore, context: click.Context) -> Manifest:
+    """Return the checkpoint that an option has named so far, or the newest one.
+
+    Click parses arguments last, so a checkpoint given as an argument is not known yet.
+    """
+    try:
+        return store.checkpoint(context.params.get("checkpoint") or LATEST).manifest
+    except NotFoundError:
+        return store.checkpoint(LATEST).manifest
+
+
+complete_checkpoint = _completer(_checkpoints)
+"""Complete ``latest``, the names of savepoints, and the numbers of checkpoints, newest first."""
+
+complete_savepoint = _completer(_savepoints)
+"""Complete the names of savepoints."""
+
+complete_operator = _completer(_operators)
+"""Complete the operators of the checkpoint."""
+
+complete_state = _completer(_states)
+"""Complete the states of the checkpoint, of the operator if one is named."""
 
 
 class Parsed(click.ParamType[Any]):
@@ -320,3 +399,99 @@ target_options = in_order(
     ),
 )
 """The target of a restore."""
+
+
+def location_module(name: str) -> Any:
+    """Import a module that needs Spark."""
+    return importlib.import_module(f"statestore.interop.spark.{name}")
+
+
+def shuffle_partitions_option(text: str, *, required: bool = False) -> Callable[[F], F]:
+    """Return ``--shuffle-partitions``, the number of shuffle partitions of a query."""
+    return click.option(
+        "--shuffle-partitions",
+        "partitions",
+        type=int,
+        required=required,
+        metavar="N",
+        help=text,
+    )
+
+
+def provider_option(text: str) -> Callable[[F], F]:
+    """Return ``--provider``, the state store provider of a query."""
+    return click.option("--provider", type=click.Choice(("hdfs", "rocksdb")), help=text)
+
+
+batch_option = click.option(
+    "--batch", type=int, metavar="N", help="A completed micro-batch. [newest]"
+)
+
+
+def shape_options(function: F) -> F:
+    """Add the settings of a new location: its partitions, its provider, and its sources."""
+    sources = click.option(
+        "--rename-source",
+        "sources",
+        multiple=True,
+        callback=_parse_sources,
+        metavar="OLD=NEW",
+        help="Rename a source, by name or number; OLD= removes, =NEW adds. Repeatable.",
+    )
+    return in_order(
+        shuffle_partitions_option(
+            "The new number of shuffle partitions of the query.", required=True
+        ),
+        provider_option("The provider. [as in the query]"),
+        sources,
+    )(function)
+
+
+def _parse_sources(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> Mapping[str, Any]:
+    """Return the changes of sources, from ``OLD=NEW``, ``OLD=`` and ``=NEW``."""
+    renamed: dict[str, str | None] = {}
+    added = []
+    for value in values:
+        old, separator, new = value.partition("=")
+        if not separator or not (old or new):
+            raise click.BadParameter(f"{value!r} is not OLD=NEW, OLD= or =NEW")
+        if old in renamed:
+            raise click.BadParameter(f"source {old!r} is changed twice")
+        if old:
+            renamed[old] = new or None
+        else:
+            added.append(new)
+    return {"renamed_sources": renamed, "added_sources": tuple(added)}
+
+
+def spark_target(provider: str | None, sources: Mapping[str, Any]) -> SparkTarget:
+    """Return the query that continues, from the options of :func:`shape_options`."""
+    target: SparkTarget = location_module("query_settings").SparkTarget(
+        provider=provider, **sources
+    )
+    return target
+
+
+def _parse_names(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> Mapping[int, str]:
+    """Return the names of operators by number, from ``NUMBER=NAME``."""
+    names = []
+    for value in values:
+        number, separator, name = value.partition("=")
+        if not separator or not number.isdecimal():
+            raise click.BadParameter(f"{value!r} is not NUMBER=NAME, such as 0=dedupe")
+        names.append((int(number), name))
+    return distinct("--operator-name", names)
+
+
+OPERATOR_NAMES = click.option(
+    "--operator-name",
+    "operator_names",
+    multiple=True,
+    metavar="NUMBER=NAME",
+    callback=_parse_names,
+    help="What an operator of Spark 3 is, if its columns do not tell it. Repeatable.",
+)

@@ -64,8 +64,8 @@ from statestore.maintenance.erase_subject import (
     refuse_unknown,
     subject_of,
 )
-from statestore.maintenance.expire import tombstone
 from statestore.maintenance.gc import CollectedGarbage, collect_garbage
+from statestore.maintenance.retention import tombstone
 from statestore.parquet.file_checks import check_sizes
 
 __all__ = ["E", "ErasedState", "ForgottenSubject", "ReplacedCheckpoint", "erase"]

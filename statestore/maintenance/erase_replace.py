@@ -23,7 +23,7 @@ from statestore.errors import (
 )
 from statestore.format.hold_documents import Pin, Savepoint
 from statestore.format.manifest import Manifest
-from statestore.maintenance.expire import tombstone
+from statestore.maintenance.retention import tombstone
 
 __all__ = ["replace_checkpoints", "unfinished_replacements"]
 

@@ -22,9 +22,8 @@ from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.manifest_json import keyed_from_json, keyed_to_json
 from statestore.format.state import KeyedState
 from statestore.listeners import Progress
-from statestore.maintenance.copy_names import new_name
+from statestore.maintenance.copy_files import new_name
 from statestore.maintenance.derive import DerivedReport, Deriver, Draft
-from statestore.maintenance.rekey_folder import WorkingFolder, working_folder
 from statestore.maintenance.rekey_plan import (
     RekeyRequest,
     refuse_mixed,
@@ -32,7 +31,13 @@ from statestore.maintenance.rekey_plan import (
     requested_state,
     select_entries,
 )
-from statestore.maintenance.rekey_rows import Spread, spill_rows, write_range
+from statestore.maintenance.rekey_spill import (
+    Spread,
+    WorkingFolder,
+    spill_rows,
+    working_folder,
+    write_range,
+)
 
 __all__ = ["RekeyReport", "RekeyRequest", "RekeyedState", "rekey"]
 

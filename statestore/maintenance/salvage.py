@@ -33,11 +33,14 @@ from statestore.maintenance.salvage_damage import (
     Damage,
     DamagedElements,
     DamagedKeyed,
+    OlderCheckpoints,
+    SalvageSource,
     assess_damage,
+    copy_groups,
     damaged_files,
+    is_whole,
+    rewrite_elements,
 )
-from statestore.maintenance.salvage_older import OlderCheckpoints, SalvageSource
-from statestore.maintenance.salvage_readable import copy_groups, is_whole, rewrite_elements
 from statestore.maintenance.verify import BrokenFile
 from statestore.storage import Storage
 

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import heapq
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from statestore.catalog.catalog import Catalog
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    DamagedFileError,
+    FormatVersionError,
+)
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
-from statestore.layers.intact_key_groups import group_digests
-from statestore.layers.key_group_contents import group_rows, live_parts
-from statestore.listeners import Progress
-from statestore.maintenance.salvage_older import ElementsCopy, GroupCopies, OlderCheckpoints
-from statestore.maintenance.salvage_readable import (
-    are_elements_intact,
-    readable_groups,
+from statestore.format.schema import same_type
+from statestore.format.state import KeyedState
+from statestore.layers.intact_key_groups import Rows, group_digests, intact_elements
+from statestore.layers.key_group_contents import (
+    exact_groups,
+    group_rows,
+    intact_groups,
+    live_parts,
+    read_groups,
 )
+from statestore.listeners import Progress
 from statestore.maintenance.verify import BrokenFile
-from statestore.maintenance.verify_file import FileCheck, check_files
+from statestore.maintenance.verify_file import FileCheck, check_file, check_files
+from statestore.parquet.keyed_reader import add_key_group, restored_schema
+from statestore.parquet.keyed_writer import CheckpointFiles
+from statestore.parquet.operator_elements import write_elements
+from statestore.rows.matching import first_of_equals
+from statestore.rows.python_values import display_rows
+from statestore.rows.sorting import key_group_pieces
 from statestore.storage import Storage
 
 __all__ = [
@@ -23,9 +48,313 @@ __all__ = [
     "DamagedElements",
     "DamagedFile",
     "DamagedKeyed",
+    "OlderCheckpoints",
+    "SalvageSource",
+    "WholeGroup",
     "assess_damage",
+    "copy_groups",
     "damaged_files",
+    "is_whole",
+    "rewrite_elements",
 ]
+
+
+@dataclass(frozen=True)
+class WholeGroup:
+    """An intact key group of a checkpoint: its number of rows and keys, and some keys as examples.
+
+    ``handle`` is the file that holds all of it; None if the key group has changes, or no rows.
+    """
+
+    group: int
+    handle: KeyedStateHandle | None
+    rows: int
+    keys: int
+    examples: tuple[dict[str, Any], ...]
+
+
+def readable_groups(
+    storage: Storage, entry: KeyedEntry, handle: KeyedStateHandle
+) -> frozenset[int]:
+    """Return the key groups of a damaged file that are still intact."""
+    every = range(entry.state.max_parallelism)
+    alone = replace(entry, handles=(handle,))
+    return intact_groups(storage, alone, every)
+
+
+def are_elements_intact(storage: Storage, entry: OperatorEntry) -> bool:
+    """Return whether the elements of a state can be read although its file is damaged."""
+    return intact_elements(storage, entry) is not None
+
+
+def is_whole(storage: Storage, entry: KeyedEntry | OperatorEntry, handles: Collection[Any]) -> bool:
+    """Return whether every byte of these files of a state is unchanged."""
+    checks = []
+    first_row = 0
+    for handle in entry.handles:
+        if handle in handles:
+            checks.append(FileCheck(storage, entry, handle, first_row, deep=True))
+        first_row += handle.rows
+    return all(check_file(check) is None for check in checks)
+
+
+def whole_groups(
+    storage: Storage,
+    entry: KeyedEntry,
+    wanted: Collection[int],
+    damaged: Collection[str],
+    limit: int,
+) -> Iterator[WholeGroup]:
+    """Yield the wanted key groups that are intact in a checkpoint, including empty ones.
+
+    Files named in ``damaged`` are skipped. ``limit`` bounds the number of example keys over all key
+    groups together.
+    """
+    handles = {
+        group: handle
+        for handle in (() if entry.layers else entry.handles)
+        for group, _, _ in group_digests(handle)
+    }
+    empty = set(wanted) - group_rows(entry).keys()
+    groups = read_groups(storage, entry, wanted, damaged="skip", unread=damaged)
+    for group, pieces in groupby(groups, key=itemgetter(0)):
+        count, keys, examples = _keys((rows for _, rows in pieces), entry.state.key, limit)
+        if not count:  # its changes deleted all rows
+            empty.add(group)
+            continue
+        limit -= len(examples)
+        yield WholeGroup(group, handles.get(group), count, keys, examples)
+    for group in sorted(empty):
+        yield WholeGroup(group, None, 0, 0, ())
+
+
+def copy_groups(
+    storage: Storage,
+    sources: Sequence[tuple[KeyedEntry, Collection[int]]],
+    entry: KeyedEntry,
+    new: CheckpointFiles,
+) -> tuple[KeyedStateHandle, ...]:
+    """Write key groups of several states, merged with their changes, as new files of one state.
+
+    Raises StorageError, or DamagedFileError if rows no longer match their digest.
+    """
+    streams = [exact_groups(storage, source, frozenset(own)) for source, own in sources]
+    schema, options = restored_schema(entry.state.schema), new.options
+    with ExitStack() as stack:
+        for stream in streams:  # if writing fails, their files are closed here and now
+            stack.callback(stream.close)
+        merged = heapq.merge(*streams, key=itemgetter(0))
+        rows = (add_key_group(rows, group, schema) for group, rows in merged)
+        pieces = key_group_pieces(rows, entry.state, options.run_bytes, options.memory_bytes)
+        return new.write(entry, pieces)
+
+
+def rewrite_elements(
+    storage: Storage, entry: OperatorEntry, checkpoint_id: int
+) -> tuple[OperatorStateHandle, ...]:
+    """Write the readable elements of a damaged file to a new file.
+
+    Raises StorageError, or DamagedFileError if they can no longer be read.
+    """
+    elements = intact_elements(storage, entry)
+    if elements is None:
+        raise DamagedFileError(
+            f"the elements of {entry.state} were readable a moment ago and no longer are; run "
+            "salvage again"
+        )
+    return write_elements(elements, entry.state, storage, entry.table.path, checkpoint_id)
+
+
+def _keys(
+    batches: Iterable[pa.RecordBatch], key: Sequence[str], limit: int
+) -> tuple[int, int, tuple[dict[str, Any], ...]]:
+    """Count the rows and keys in the sorted batches of a key group, and return its first keys."""
+    rows, keys = 0, 0
+    examples: list[dict[str, Any]] = []
+    before: Rows = []
+    for batch in batches:
+        own = batch.select(list(key))
+        begins = first_of_equals(pa.Table.from_batches([*before, own]))[len(before) :]
+        places = np.flatnonzero(begins)
+        examples += display_rows(own.take(pa.array(places[: max(limit - len(examples), 0)])))
+        rows, keys = rows + batch.num_rows, keys + len(places)
+        before = [own.slice(own.num_rows - 1)] if own.num_rows else before
+    return rows, keys, tuple(examples)
+
+
+@dataclass(frozen=True)
+class SalvageSource:
+    """A checkpoint's intact copy of a key group.
+
+    ``handle`` is the file that holds all of it; None if the key group has changes, or no rows.
+    """
+
+    checkpoint_id: int
+    entry: KeyedEntry
+    handle: KeyedStateHandle | None
+    rows: int
+
+
+@dataclass
+class GroupCopies:
+    """For each lost key group, its newest intact copy.
+
+    ``known`` has (checkpoint, number of keys), and ``sources`` the copies that it can be filled
+    from.
+    """
+
+    known: dict[int, tuple[int, int]] = field(default_factory=dict)
+    sources: dict[int, SalvageSource] = field(default_factory=dict)
+    keys: list[dict[str, Any]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+
+@dataclass
+class ElementsCopy:
+    """The newest checkpoint with an intact copy of an operator state, and its entry there."""
+
+    checkpoint_id: int | None = None
+    entry: OperatorEntry | None = None
+    reasons: list[str] = field(default_factory=list)
+
+
+class OlderCheckpoints:
+    """The checkpoints older than a given one, newest first.
+
+    Includes the visible ones and the ones that a savepoint holds.
+    """
+
+    def __init__(self, catalog: Catalog, storage: Storage, below: int) -> None:
+        """List their ids. No manifest is read yet."""
+        kept = {savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()}
+        self.ids = sorted(
+            (i for i in {*catalog.checkpoint_ids(), *kept} if i < below), reverse=True
+        )
+        self._catalog, self._storage = catalog, storage
+        self._loaded: dict[int, Manifest | None] = {}
+
+    def groups(
+        self,
+        entry: KeyedEntry,
+        lost: Collection[int],
+        damaged: Collection[str],
+        *,
+        fill: bool,
+        limit: int,
+    ) -> GroupCopies:
+        """Find the newest intact copy of each lost key group.
+
+        With ``fill``, also find a copy to fill it from. That must be a checkpoint in which the
+        state has the same key groups and columns. ``limit`` bounds the number of example keys.
+        """
+        copies = GroupCopies()
+        for manifest, older in self._older_entries(entry):
+            unfilled = set(lost) - copies.sources.keys() if fill else set()
+            unknown = set(lost) - copies.known.keys()
+            if not unfilled and not unknown:
+                break
+            other_keys, other_columns = _differences(older.state, entry.state)
+            if other_keys or other_columns:
+                why = ", ".join((*other_keys, *other_columns))
+                copies.reasons.append(
+                    f"checkpoint {manifest.checkpoint_id} stores the state with {why}"
+                )
+                unfilled = set()
+            if other_keys:
+                continue
+            missing = {group for group in lost if _is_left_out(manifest, older, group)}
+            if missing & (unknown | unfilled):
+                copies.reasons.append(
+                    f"checkpoint {manifest.checkpoint_id} also lacks some of these key groups"
+                )
+            unknown, unfilled = unknown - missing, unfilled - missing
+            room = limit - len(copies.keys)
+            wanted = unknown | unfilled
+            for whole_group in whole_groups(self._storage, older, wanted, damaged, room):
+                if whole_group.group in unknown:
+                    copies.known[whole_group.group] = manifest.checkpoint_id, whole_group.keys
+                    copies.keys += whole_group.examples
+                if whole_group.group in unfilled:
+                    source = SalvageSource(
+                        manifest.checkpoint_id, older, whole_group.handle, whole_group.rows
+                    )
+                    copies.sources[whole_group.group] = source
+        return copies
+
+    def elements(self, entry: OperatorEntry) -> ElementsCopy:
+        """Return the newest checkpoint with an intact, compatible copy of an operator state."""
+        copy = ElementsCopy()
+        for manifest in self._older_manifests():
+            for older in manifest.operator:
+                if (older.state.uid, older.state.name) != (entry.state.uid, entry.state.name):
+                    continue
+                why = _elements_difference(older, entry)
+                if why is not None:
+                    copy.reasons.append(
+                        f"checkpoint {manifest.checkpoint_id} stores the state with {why}"
+                    )
+                elif _is_left_out(manifest, older):
+                    copy.reasons.append(f"checkpoint {manifest.checkpoint_id} also lacks the state")
+                elif is_whole(self._storage, older, older.handles):
+                    return ElementsCopy(manifest.checkpoint_id, older, copy.reasons)
+        return copy
+
+    def _older_entries(self, entry: KeyedEntry) -> Iterator[tuple[Manifest, KeyedEntry]]:
+        for manifest in self._older_manifests():
+            for older in manifest.keyed:
+                if (older.state.uid, older.state.name) == (entry.state.uid, entry.state.name):
+                    yield manifest, older
+
+    def _older_manifests(self) -> Iterator[Manifest]:
+        for checkpoint_id in self.ids:
+            if checkpoint_id not in self._loaded:
+                self._loaded[checkpoint_id] = self._load(checkpoint_id)
+            manifest = self._loaded[checkpoint_id]
+            if manifest is not None:
+                yield manifest
+
+    def _load(self, checkpoint_id: int) -> Manifest | None:
+        try:
+            return self._catalog.manifest(checkpoint_id)
+        except (CheckpointNotFoundError, CorruptionError, FormatVersionError):
+            return None  # unreadable; older ones may still help
+
+
+def _is_left_out(
+    manifest: Manifest, entry: KeyedEntry | OperatorEntry, key_group: int | None = None
+) -> bool:
+    """Return whether a checkpoint left out a state of its source, or a key group of it (I16)."""
+    state = entry.state
+    return any(part.lacks(state.uid, state.name, key_group) for part in manifest.left_out)
+
+
+def _differences(old: KeyedState, new: KeyedState) -> tuple[list[str], list[str]]:
+    """Return two states' differences: those that change the key groups, and all others."""
+    of_keys = [
+        f"{property_name} {before}"
+        for property_name, before, now in (
+            ("max parallelism", old.max_parallelism, new.max_parallelism),
+            ("hash scheme", old.hash_scheme, new.hash_scheme),
+            ("another key", ", ".join(old.key), ", ".join(new.key)),
+            ("key types", ", ".join(old.key_types), ", ".join(new.key_types)),
+        )
+        if before != now
+    ]
+    same = (old.kind, old.namespace, old.entry) == (new.kind, new.namespace, new.entry)
+    columns = old.schema.names == new.schema.names and all(
+        same_type(field.type, new.schema.type_of(field.name)) for field in old.schema.fields
+    )
+    return of_keys, [] if same and columns else [f"the columns ({old.schema})"]
+
+
+def _elements_difference(old: OperatorEntry, new: OperatorEntry) -> str | None:
+    if old.state.mode is not new.state.mode:
+        return f"mode {old.state.mode.value}"
+    if str(old.state.schema) != str(new.state.schema):
+        return f"the columns ({old.state.schema})"
+    if len(old.counts) != len(new.counts):
+        return f"parallelism {len(old.counts)}"
+    return None
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,16 @@ from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.names import data_file_id
 from statestore.jobgraph.stored_operators import Operators
 from statestore.listeners import Progress, ignore_progress
-from statestore.maintenance.trend_growth import Forecast, Growth, forecast_of, growth_of
 from statestore.maintenance.trend_report import (
     CheckpointPoint,
+    Forecast,
+    Growth,
     StatePoint,
     StateTrend,
     StoreTrend,
     UnreadCheckpoint,
+    forecast_of,
+    growth_of,
 )
 from statestore.restore.key_group_weights import weights_of
 from statestore.restore.plan import OperatorPlan, plan_restore

@@ -49,7 +49,7 @@ from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.compact import compact
 from statestore.maintenance.derive import Deriver
-from statestore.maintenance.hold import check_holdable
+from statestore.maintenance.retention import check_holdable
 from statestore.publishing.columns import (
     change_columns,
     change_partitioning,

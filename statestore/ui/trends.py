@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from statestore.cli.drawing import size, when
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.maintenance.trend_growth import POINTS_NEEDED
-from statestore.maintenance.trend_report import StatePoint, StateTrend, StoreTrend
+from statestore.maintenance.trend_report import POINTS_NEEDED, StatePoint, StateTrend, StoreTrend
 from statestore.restore.byte_sizes import bytes_of
 from statestore.store import StateStore
 from statestore.ui.charts import (

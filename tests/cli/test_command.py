@@ -25,7 +25,7 @@ from click.testing import CliRunner, Result
 from statestore import IcebergTable, StateStore, __version__, errors
 from statestore.cli.command import CLOSED_PIPE, INTERRUPTED, Root, Verb, exit_statuses
 from statestore.cli.main import Command, cli, main
-from statestore.cli.verbs import follow
+from statestore.cli.verbs import list as list_verb
 from statestore.errors import StateStoreError
 from statestore.format.hold_documents import Pin, pin_to_json
 from statestore.format.names import pin_path
@@ -165,7 +165,7 @@ def test_examples_work(
     monkeypatch.setattr(
         importlib, "import_module", lambda name: demo if name == "statestore.demo" else real(name)
     )
-    monkeypatch.setattr(follow, "pause", ctrl_c)
+    monkeypatch.setattr(list_verb, "pause", ctrl_c)
     Path("new-job.toml").write_text(JOB)
     if "bootstrap" in example:
         write_tables()

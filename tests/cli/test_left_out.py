@@ -14,7 +14,7 @@ from rich.console import Console
 
 from statestore import StateStore
 from statestore.cli.output import document_text, page
-from statestore.cli.verbs.follow import (
+from statestore.cli.verbs.list import (
     FollowedCheckpoint,
     LiveScreen,
     TextLines,

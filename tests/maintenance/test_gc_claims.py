@@ -14,7 +14,7 @@ from statestore import StateStore
 from statestore.catalog.fence import Fence
 from statestore.errors import CommitConflictError
 from statestore.format.names import generation_of, writer_path
-from statestore.maintenance.gc_claims import replaced_claims
+from statestore.maintenance.gc import replaced_claims
 from statestore.storage import Listed, LocalStorage
 from statestore.testing.faults import calls_of
 from tests.faults.cases import over

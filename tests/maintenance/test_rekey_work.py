@@ -26,7 +26,7 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.maintenance import rekey as command
-from statestore.maintenance import rekey_folder, rekey_rows
+from statestore.maintenance import rekey_spill
 from statestore.maintenance.derive import Draft
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.sorting import sorted_pieces
@@ -69,7 +69,7 @@ class Ended(BaseException):
 @pytest.fixture
 def ending(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
     """Let a run end before it writes its n-th range; return the ranges that were written."""
-    real = rekey_rows.write_range
+    real = rekey_spill.write_range
 
     def set_to(left: int) -> list[int]:
         written: list[int] = []
@@ -145,7 +145,7 @@ def test_a_second_run_learns_who_holds_the_folder(
     store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, [{"k": 1, "v": 1}])
-    real, work = rekey_rows.write_range, tmp_path / "work"
+    real, work = rekey_spill.write_range, tmp_path / "work"
     told: list[str] = []
 
     def meanwhile(*given: Any) -> Any:
@@ -168,7 +168,7 @@ def test_two_runs_without_a_lock_lose_nothing(
     """Locks of two hosts may not be visible to each other. The first run stalls and fails late."""
     rows = [{"k": f"k{i}", "v": i} for i in range(20)]
     put(store, rows)
-    monkeypatch.setattr(rekey_folder, "_lock", lambda path, held: path.touch())
+    monkeypatch.setattr(rekey_spill, "_lock", lambda path, held: path.touch())
     work, other = tmp_path / "work", StateStore.open(store.url, table_format="parquet")
     runs: list[int] = []
 
@@ -225,9 +225,9 @@ def test_a_deleted_lock_file_holds_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(fcntl, "flock", late)
     with ExitStack() as held, ExitStack() as other:
-        rekey_folder._lock(path, held)
+        rekey_spill._lock(path, held)
         with pytest.raises(InvalidArgumentError, match="another rekey is running"):
-            rekey_folder._lock(path, other)
+            rekey_spill._lock(path, other)
 
 
 def test_a_file_system_without_locks_is_refused(
@@ -264,7 +264,7 @@ def test_a_deleted_folder_is_a_typed_error(
     store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, [{"k": 1, "v": 1}])
-    real, work = rekey_rows.write_range, tmp_path / "work"
+    real, work = rekey_spill.write_range, tmp_path / "work"
 
     def without(*given: Any) -> Any:
         shutil.rmtree(work)
@@ -330,7 +330,7 @@ def test_rows_that_differ_are_not_committed(
     def losing(*arguments: Any) -> Iterator[pa.Table]:
         return (piece.slice(1) for piece in real(*arguments))
 
-    monkeypatch.setattr(rekey_rows, "sorted_pieces", losing)
+    monkeypatch.setattr(rekey_spill, "sorted_pieces", losing)
     with pytest.raises(CorruptionError, match=r"50 rows with digest .*, then 49 rows with digest"):
         store.maintenance.rekey("u", max_parallelism=5)
     assert (store.checkpoints(), data(store)) == ((1,), files)
@@ -340,7 +340,7 @@ def test_a_replaced_writer_commits_nothing(
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, [{"k": 1, "v": 1}])
-    real = rekey_rows.write_range
+    real = rekey_spill.write_range
 
     def meanwhile(*given: Any) -> Any:
         put(StateStore.open(store.url, table_format="parquet", compaction=None), [{"k": 2, "v": 2}])

@@ -15,7 +15,7 @@ from statestore.errors import CorruptionError, NullKeyError
 from statestore.format.digest import combine
 from statestore.format.manifest import KeyedEntry
 from statestore.format.state import KeyedState
-from statestore.maintenance.rekey_rows import ranges_for, spill_rows, write_range
+from statestore.maintenance.rekey_spill import ranges_for, spill_rows, write_range
 from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import LocalStorage

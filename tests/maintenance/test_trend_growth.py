@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore.maintenance.trend_growth import (
+from statestore.maintenance.trend_report import (
     FAR_SPANS,
     MOST_SPANS,
     POINTS_NEEDED,

@@ -21,7 +21,7 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.format.hold_documents import Publication, publication_of
-from statestore.maintenance.expire import tombstone
+from statestore.maintenance.retention import tombstone
 from tests.publishing.tables import (
     data_files,
     files_in,

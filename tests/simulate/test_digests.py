@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statestore.maintenance import rekey_folder
+from statestore.maintenance import rekey_spill
 from statestore.storage.durable import sync_paths
 from tests.simulate.digests import Digests, digests_of, recorded
 from tests.simulate.disturbed import OTHER_VARIABLES, disturbed
@@ -97,7 +97,7 @@ def test_an_order_that_the_file_system_decides_is_found(monkeypatch: pytest.Monk
         sync_paths([path for path in paths[0].parent.iterdir() if path.is_file()])
 
     assert len({_disturbed_rekeys(seed) for seed in range(3)}) == 1
-    monkeypatch.setattr(rekey_folder, "sync_paths", sync_as_listed)
+    monkeypatch.setattr(rekey_spill, "sync_paths", sync_as_listed)
     assert len({_disturbed_rekeys(seed) for seed in range(3)}) > 1
 
 

@@ -16,7 +16,7 @@ from statestore.catalog.catalog import Catalog
 from statestore.errors import CommitConflictError
 from statestore.format.manifest import Manifest
 from statestore.format.names import manifest_path, savepoint_path
-from statestore.maintenance.expire import tombstone
+from statestore.maintenance.retention import tombstone
 from statestore.store import StateStore
 from tests.linearizability.judge import violations
 from tests.simulate import verbs

@@ -23,7 +23,7 @@ from statestore.errors import (
 from statestore.format.left_out import LeftOutState
 from statestore.jobgraph import JobGraph
 from statestore.jobgraph.operators import operator_id
-from statestore.maintenance.expire import tombstone
+from statestore.maintenance.retention import tombstone
 from statestore.storage import LocalStorage
 from tests.support.examples import examples
 from tests.support.stores import opened

@@ -18,7 +18,7 @@ from statestore.cli.verbs.collect import write_collected
 from statestore.errors import MalformedManifestError, StorageError
 from statestore.format.listed import list_of
 from statestore.format.names import manifest_path
-from statestore.maintenance.expire import tombstone
+from statestore.maintenance.retention import tombstone
 from statestore.snapshot.state_spec import Changes
 from statestore.storage import LocalStorage, Storage
 from statestore.testing.counting import CountingStorage

@@ -11,8 +11,8 @@ from statestore.cli.drawing import amount, counted, duration, size, span_text
 from statestore.cli.options import SPAN, dry_run_option
 from statestore.cli.output import Output, Page, progress_bar, write_first
 from statestore.format.hold_documents import Held
-from statestore.maintenance.expire import ExpiredCheckpoints
 from statestore.maintenance.gc import CollectedGarbage, FileAmount
+from statestore.maintenance.retention import ExpiredCheckpoints
 
 __all__ = ["collect", "expire_checkpoints"]
 

@@ -9,12 +9,17 @@ from typing import Any
 
 import click
 
-from statestore.cli.checkpoints import rows_explanation, rows_text, write_left_out
+from statestore.cli.checkpoints import (
+    rows_explanation,
+    rows_text,
+    write_left_out,
+    write_row_changes,
+)
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.documents import Column
 from statestore.cli.drawing import count, size
 from statestore.cli.options import MOST_ROWS, limit_option, side_arguments, state_options
 from statestore.cli.output import (
+    Column,
     Output,
     Page,
     cell,
@@ -23,7 +28,6 @@ from statestore.cli.output import (
     value_text,
     write_rows,
 )
-from statestore.cli.row_changes import write_row_changes
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
 from statestore.maintenance.diff_report import (

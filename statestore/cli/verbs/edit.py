@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from statestore.cli.arguments import column_values, key_of, named_values, parse_row
-from statestore.cli.checkpoints import write_derived
+from statestore.cli.checkpoints import write_derived, write_row_changes
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import amount, count, counted
 from statestore.cli.options import (
@@ -21,7 +21,6 @@ from statestore.cli.options import (
     sql_option,
 )
 from statestore.cli.output import Output, Page, json_text
-from statestore.cli.row_changes import write_row_changes
 from statestore.format.state import KeyedState
 from statestore.maintenance.edit import EditedState
 from statestore.maintenance.edit_keys import RowUpdate

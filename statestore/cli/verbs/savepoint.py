@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.completion import complete_savepoint
-from statestore.cli.options import SPAN, checkpoint_option
+from statestore.cli.options import SPAN, checkpoint_option, complete_savepoint
 from statestore.cli.output import Output, Page
 from statestore.errors import CheckpointNotFoundError
 from statestore.format.hold_documents import Pin

@@ -16,19 +16,17 @@ from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
 from statestore.cli.drawing import count, counted, size, when
 from statestore.cli.options import (
+    OPERATOR_NAMES,
+    batch_option,
     checkpoint_option,
     dry_run_option,
     leave_out_option,
-    max_parallelism_option,
-)
-from statestore.cli.output import Output, Page, cell, progress_bar, table_of
-from statestore.cli.spark_options import (
-    OPERATOR_NAMES,
-    batch_option,
     location_module,
+    max_parallelism_option,
     shape_options,
     spark_target,
 )
+from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.extras import needs_extra
 from statestore.storage import open_storage
 

@@ -15,13 +15,14 @@ import click
 
 from statestore.cli.arguments import distinct, named_values
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.options import INSTANT, dry_run_option
-from statestore.cli.output import Output, Page, cell, page, progress_bar, table_of
-from statestore.cli.spark_options import (
+from statestore.cli.options import (
+    INSTANT,
+    dry_run_option,
     location_module,
     provider_option,
     shuffle_partitions_option,
 )
+from statestore.cli.output import Output, Page, cell, page, progress_bar, table_of
 from statestore.cli.verbs.spark import exported_table, open_session
 from statestore.errors import InvalidArgumentError
 from statestore.interop.tables.table_formats import open_query, open_table

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.options import dry_run_option
-from statestore.cli.output import Output, Page, progress_bar
-from statestore.cli.spark_options import (
+from statestore.cli.options import (
     OPERATOR_NAMES,
     batch_option,
+    dry_run_option,
     location_module,
     shape_options,
     spark_target,
 )
+from statestore.cli.output import Output, Page, progress_bar
 from statestore.cli.verbs.spark import check_location, exported_table, open_session, write_sources
 
 if TYPE_CHECKING:

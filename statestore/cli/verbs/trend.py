@@ -25,8 +25,13 @@ from statestore.cli.options import SIZE, SPAN, rate_option, state_options, subta
 from statestore.cli.output import DRAWING_WIDTH, Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.plan import Rate, kept_rate, unknown_rate
 from statestore.errors import CorruptionError, FormatVersionError, StateStoreError
-from statestore.maintenance.trend_growth import POINTS_NEEDED, Forecast, Growth
-from statestore.maintenance.trend_report import StateTrend, StoreTrend
+from statestore.maintenance.trend_report import (
+    POINTS_NEEDED,
+    Forecast,
+    Growth,
+    StateTrend,
+    StoreTrend,
+)
 
 __all__ = ["FoundTrend", "show_trend", "write_trend"]
 

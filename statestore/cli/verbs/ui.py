@@ -14,9 +14,8 @@ from importlib import import_module
 import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.completion import complete_checkpoint
 from statestore.cli.drawing import size
-from statestore.cli.options import checkpoint_argument, query_limit_options
+from statestore.cli.options import checkpoint_argument, complete_checkpoint, query_limit_options
 from statestore.cli.output import Output, Page, progress_bar
 from statestore.durations import milliseconds_of
 from statestore.store import StateStore

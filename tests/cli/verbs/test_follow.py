@@ -20,7 +20,7 @@ from click.testing import Result
 
 from statestore import Checkpoint, StateStore
 from statestore.catalog.catalog import CheckpointRef
-from statestore.cli.verbs.follow import followed
+from statestore.cli.verbs.list import followed
 from statestore.errors import StorageError
 from statestore.storage import LocalStorage
 from tests.support.stores import uncompacted

@@ -14,9 +14,8 @@ from click.testing import Result
 from rich.console import Console
 
 from statestore import StateStore
-from statestore.cli.documents import json_document
 from statestore.cli.drawing import ASCII, UNICODE, Pen, size, sparkline
-from statestore.cli.output import Page
+from statestore.cli.output import Page, json_document
 from statestore.cli.verbs.plan import Rate, keep_rate
 from statestore.cli.verbs.trend import FoundTrend, write_trend
 from statestore.format.names import manifest_path
