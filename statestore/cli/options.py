@@ -58,11 +58,9 @@ __all__ = [
     "one_state_options",
     "operator_option",
     "operators_option",
-    "provider_option",
     "query_limit_options",
     "rate_option",
     "shape_options",
-    "shuffle_partitions_option",
     "side_arguments",
     "spark_target",
     "sql_option",
@@ -406,23 +404,6 @@ def location_module(name: str) -> Any:
     return importlib.import_module(f"statestore.interop.spark.{name}")
 
 
-def shuffle_partitions_option(text: str, *, required: bool = False) -> Callable[[F], F]:
-    """Return ``--shuffle-partitions``, the number of shuffle partitions of a query."""
-    return click.option(
-        "--shuffle-partitions",
-        "partitions",
-        type=int,
-        required=required,
-        metavar="N",
-        help=text,
-    )
-
-
-def provider_option(text: str) -> Callable[[F], F]:
-    """Return ``--provider``, the state store provider of a query."""
-    return click.option("--provider", type=click.Choice(("hdfs", "rocksdb")), help=text)
-
-
 batch_option = click.option(
     "--batch", type=int, metavar="N", help="A completed micro-batch. [newest]"
 )
@@ -439,10 +420,19 @@ def shape_options(function: F) -> F:
         help="Rename a source, by name or number; OLD= removes, =NEW adds. Repeatable.",
     )
     return in_order(
-        shuffle_partitions_option(
-            "The new number of shuffle partitions of the query.", required=True
+        click.option(
+            "--shuffle-partitions",
+            "partitions",
+            type=int,
+            required=True,
+            metavar="N",
+            help="The new number of shuffle partitions of the query.",
         ),
-        provider_option("The provider. [as in the query]"),
+        click.option(
+            "--provider",
+            type=click.Choice(("hdfs", "rocksdb")),
+            help="The state store provider. [as in the query]",
+        ),
         sources,
     )(function)
 

@@ -146,8 +146,8 @@ def publish(
     if has_changes and not request.compact:
         raise IncompatibleStateError(
             f"{entry.state} in checkpoint {checkpoint.checkpoint_id} has changes in addition to "
-            "its base files, which Iceberg cannot show; pass compact (--compact) to fold them as a "
-            "new checkpoint, or run 'statestore compact --everything'"
+            "its base files, which Iceberg cannot show; fold them as a new checkpoint with "
+            "'statestore compact --everything', or pass compact=True"
         )
     if has_changes and not dry_run:
         checkpoint = _compacted(deriver, request, checkpoint, now_ms)

@@ -64,7 +64,7 @@ def test_a_list_has_as_many_columns_as_fit(store: StateStore, columns: int) -> N
 
 def test_stray_files_are_counted(store: StateStore) -> None:
     assert any("  holds  60 + 30 rows, " in line for line in shown(store, "verify", "2"))
-    lines = shown(store, "verify", "--all")
+    lines = shown(store, "verify", "all")
     assert lines[-7].startswith("6 stray files that no manifest references;")
     assert lines[-1] == "  and 1 more"
     gc = shown(store, "gc", "--dry-run")

@@ -471,7 +471,10 @@ def test_wrong_states_and_options(translate: Command, store: StateStore, tmp_pat
         (("--to-cluster", "B"), "must have the form ALIAS=HOST:PORT"),
         (("--from-cluster", "A"), "the offset syncs are on the source cluster, but no broker"),
         (
-            ("--from-cluster", "A", "--syncs-on", "target", "--untranslated", "timestamp"),
+            (
+                *("--from-cluster", "A", "--mirror", "offset-syncs.topic.location=target"),
+                *("--on", "untranslated=timestamp"),
+            ),
             "by timestamp",
         ),
     ):

@@ -34,7 +34,7 @@ from statestore.errors import (
 from statestore.format.state import StateKind, TimeDomain
 from statestore.format.ttl import TimeToLive
 from statestore.interop.tables.source_table import SourceTable, convert_text
-from statestore.interop.tables.table_formats import FORMATS, open_query, open_table
+from statestore.interop.tables.table_formats import open_query, open_table
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.snapshot.bootstrap import BootstrappedState
 
@@ -145,12 +145,6 @@ class BootstrapSummary(BootstrappedState):
     help="What a key column is hashed as, if not as its own type.",
 )
 @type_option
-@click.option(
-    "--format",
-    "file_format",
-    type=click.Choice(FORMATS),
-    help="The format of SOURCE. [from its name and files]",
-)
 @click.option("--replace", is_flag=True, help="Replace the rows of a state that the store has.")
 @dry_run_option
 @pass_invocation
@@ -173,12 +167,11 @@ def bootstrap_state(
     hash_scheme: str | None,
     key_types: tuple[str, ...],
     types: tuple[str, ...],
-    file_format: str | None,
     replace: bool,
     dry_run: bool,
 ) -> Output[BootstrapSummary]:
     """Begin a state with the rows of a table, as a new checkpoint."""
-    table = _open(source, sql, file_format, named_values("--type", "COLUMN=TYPE", types))
+    table = _open(source, sql, named_values("--type", "COLUMN=TYPE", types))
     if flink_plan is not None:
         bootstrap, table = _of_flink(
             invocation, table, (flink_plan, uid_format, operator, state), max_parallelism
@@ -272,17 +265,13 @@ def _of_flink(
     return bootstrap, table
 
 
-def _open(
-    source: str | None, sql: str | None, file_format: str | None, types: Mapping[str, str]
-) -> SourceTable:
+def _open(source: str | None, sql: str | None, types: Mapping[str, str]) -> SourceTable:
     if (source is None) == (sql is None):
         raise click.UsageError("name either a SOURCE or --sql SELECT")
     if sql is not None:
-        if file_format is not None:
-            raise click.UsageError("--format is for a SOURCE, not for --sql")
         return open_query(sql, types=types)
     assert source is not None, "one of the two is given"
-    table = open_table(source, file_format=file_format, types=types)
+    table = open_table(source, types=types)
     if table.missing is not None:
         raise LeftOutStateError(
             f"{source} is a table of a store and lacks a part of its state: {table.missing}. Copy "

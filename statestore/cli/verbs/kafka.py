@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar
 
 import click
 
-from statestore.cli.arguments import distinct
+from statestore.cli.arguments import distinct, named_values
 from statestore.cli.checkpoints import write_derived
 from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
 from statestore.cli.options import (
@@ -25,21 +25,13 @@ from statestore.maintenance.translate_offsets import (
     TranslatedPartition,
     TranslationPlan,
 )
-from statestore.sources.discovery import (
-    GapPolicy,
-    NewPolicy,
-    Policies,
-    RemovedPolicy,
-    RewindPolicy,
-)
+from statestore.sources.discovery import Policies
 from statestore.sources.kafka import DEFAULT_SECONDS, KafkaCluster
 from statestore.sources.mirror import Mirror
-from statestore.sources.mirror_names import MirrorFlow, Place, ReplicationPolicy
-from statestore.sources.mirror_policies import TranslationPolicies, UntranslatedPolicy
+from statestore.sources.mirror_names import MirrorFlow
+from statestore.sources.mirror_policies import TranslationPolicies
 
 __all__ = ["kafka", "translate_offsets"]
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class KafkaVerbs(Root):
@@ -69,10 +61,15 @@ def kafka() -> None:
 kafka.params.extend(common_options())
 
 
-def _policy(name: str, words: Any, default: str, text: str) -> Callable[[F], F]:
-    return click.option(
-        f"--{name}", type=click.Choice(get_args(words)), default=default, help=f"{text} [{default}]"
-    )
+_INTERNAL = "replication.policy.internal.topic.separator.enabled"
+_MIRROR = {
+    "replication.policy.class": "DefaultReplicationPolicy",
+    "replication.policy.separator": ".",
+    _INTERNAL: "true",
+    "offset-syncs.topic.location": "source",
+}
+"""The settings of MirrorMaker that name its topics, with its defaults."""
+_CASES = ("untranslated", "new_partitions", "removed_partitions", "gap", "rewind")
 
 
 @click.command(
@@ -91,8 +88,8 @@ def _policy(name: str, words: Any, default: str, text: str) -> Callable[[F], F]:
         ),
         (
             "statestore kafka translate --operator orders-source --state offsets --from-cluster "
-            "old --to-cluster new=new:9092 --syncs-on target --read-again 100 "
-            "--group orders-reader --store ./fraud"
+            "old --to-cluster new=new:9092 --mirror offset-syncs.topic.location=target "
+            "--read-again 100 --group orders-reader --store ./fraud"
         ),
     ),
 )
@@ -126,19 +123,17 @@ def _policy(name: str, words: Any, default: str, text: str) -> Callable[[F], F]:
     metavar="FILE",
     help="The same for the target.",
 )
-@_policy("policy", ReplicationPolicy, "default", "MirrorMaker's replication policy.")
 @click.option(
-    "--separator",
-    default=".",
-    metavar="TEXT",
-    help="MirrorMaker's replication.policy.separator. [.]",
+    "--mirror",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help=(
+        "A setting of MirrorMaker that is not its default: replication.policy.class, "
+        "replication.policy.separator, replication.policy.internal.topic.separator.enabled or "
+        "offset-syncs.topic.location. Repeatable."
+    ),
 )
-@click.option(
-    "--plain-internal-topics",
-    is_flag=True,
-    help="MirrorMaker has replication.policy.internal.topic.separator.enabled=false.",
-)
-@_policy("syncs-on", Place, "source", "MirrorMaker's offset-syncs.topic.location.")
 @click.option(
     "--read-again",
     type=click.IntRange(min=0),
@@ -146,11 +141,19 @@ def _policy(name: str, words: Any, default: str, text: str) -> Callable[[F], F]:
     metavar="N",
     help="How many records of a partition may be read a second time. [0]",
 )
-@_policy("untranslated", UntranslatedPolicy, "fail", "An offset without a translation.")
-@_policy("new-partitions", NewPolicy, "earliest", "A partition without a stored offset.")
-@_policy("removed-partitions", RemovedPolicy, "fail", "A partition that the target lacks.")
-@_policy("gap", GapPolicy, "fail", "An offset before the target's first record.")
-@_policy("rewind", RewindPolicy, "fail", "An offset after the target's end.")
+@click.option(
+    "--on",
+    "decisions",
+    multiple=True,
+    metavar="CASE=DECISION",
+    help=(
+        "Decide a case by another policy than fail. untranslated=timestamp|earliest: an offset "
+        "without a translation. new_partitions=earliest|latest: a partition without a stored "
+        "offset. [earliest] removed_partitions=retire: a partition that the target lacks. "
+        "gap=earliest: an offset before the target's first record. rewind=latest|earliest: one "
+        "after its end. Repeatable."
+    ),
+)
 @click.option("--topic", "topics", multiple=True, help="One more topic of the target. Repeatable.")
 @click.option("--group", metavar="ID", help="Commit the offsets for this consumer group, too.")
 @click.option(
@@ -171,16 +174,9 @@ def translate_offsets(
     target: str,
     source_config: Path | None,
     target_config: Path | None,
-    policy: ReplicationPolicy,
-    separator: str,
-    plain_internal_topics: bool,
-    syncs_on: Place,
+    settings: tuple[str, ...],
     read_again: int,
-    untranslated: UntranslatedPolicy,
-    new_partitions: NewPolicy,
-    removed_partitions: RemovedPolicy,
-    gap: GapPolicy,
-    rewind: RewindPolicy,
+    decisions: tuple[str, ...],
     topics: tuple[str, ...],
     group: str | None,
     seconds: float,
@@ -189,6 +185,8 @@ def translate_offsets(
     dry_run: bool,
 ) -> Output[TranslatedOffsets]:
     """Translate offsets to the cluster that MirrorMaker 2 writes to."""
+    decided = _decisions(decisions)
+    untranslated = {name: decided.pop(name) for name in ("untranslated",) if name in decided}
     source_alias, source_brokers = _alias(source)
     target_alias, target_brokers = _alias(target)
     if target_brokers is None:
@@ -196,23 +194,11 @@ def translate_offsets(
     if source_config is not None and source_brokers is None:
         raise click.UsageError("--from-config requires --from-cluster ALIAS=HOST:PORT")
     mirror = Mirror(
-        flow=MirrorFlow(
-            source=source_alias,
-            target=target_alias,
-            policy=policy,
-            separator=separator,
-            internal_separator=not plain_internal_topics,
-            syncs_on=syncs_on,
-        ),
+        flow=_flow(source_alias, target_alias, settings),
         source=None if source_brokers is None else _cluster(source_brokers, source_config, seconds),
         target=_cluster(target_brokers, target_config, seconds),
-        policies=Policies(
-            new_partitions=new_partitions,
-            removed_partitions=removed_partitions,
-            gap=gap,
-            rewind=rewind,
-        ),
-        rules=TranslationPolicies(read_again=read_again, untranslated=untranslated),
+        policies=Policies(**decided),
+        rules=TranslationPolicies(read_again=read_again, **untranslated),
         topics=topics,
     )
     store = invocation.store()
@@ -227,6 +213,38 @@ def translate_offsets(
     if dry_run or plan.found.refused:
         return Output(plan.report, write_translated, _refusal(plan))
     return Output(plan.write(), write_translated)
+
+
+def _flow(source: str, target: str, texts: Sequence[str]) -> MirrorFlow:
+    """Return the flow between two clusters, from MirrorMaker's own settings."""
+    settings = _MIRROR | _known_values("--mirror", "NAME=VALUE", texts, _MIRROR)
+    policy, separator, is_used_internally, place = settings.values()
+    if is_used_internally not in ("true", "false"):
+        raise click.UsageError(f"--mirror {_INTERNAL} is true or false, not {is_used_internally!r}")
+    return MirrorFlow(
+        source=source,
+        target=target,
+        policy=policy.rpartition(".")[2].removesuffix("ReplicationPolicy").lower(),
+        separator=separator,
+        internal_separator=is_used_internally == "true",
+        syncs_on=place,
+    )
+
+
+def _decisions(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the policies by the names that they have in Python and in settings files."""
+    return _known_values("--on", "CASE=DECISION", texts, _CASES)
+
+
+def _known_values(
+    option: str, form: str, texts: Sequence[str], known: Iterable[str]
+) -> dict[str, Any]:
+    """Return the values of an option by name; a usage error for an unknown name."""
+    values = named_values(option, form, texts)
+    for name in values:
+        if name not in known:
+            raise click.UsageError(f"{option} has no {name!r}; it has {', '.join(known)}")
+    return values
 
 
 def _alias(text: str) -> tuple[str, str | None]:

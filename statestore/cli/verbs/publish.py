@@ -15,7 +15,6 @@ from statestore.cli.drawing import amount, count, counted, duration
 from statestore.cli.options import (
     checkpoint_argument,
     dry_run_option,
-    from_older_option,
     operator_option,
     state_option,
 )
@@ -31,7 +30,6 @@ from statestore.storage import refuse_credentials
 __all__ = ["publish_state"]
 
 _TOTALS = "--iceberg lake --table fraud.totals --operator totals-by-user --state totals"
-_OF_PUBLICATION = ("--retain", "--store-url", "--compact", "--from-older")
 _SECRET = re.compile(r"token|credential|password|secret|access-key|session", re.IGNORECASE)
 
 
@@ -55,8 +53,8 @@ def _properties(texts: Sequence[str]) -> dict[str, str]:
     prints=(
         "The table, the checkpoint that it showed before, and the number of files that its "
         "metadata gets and loses. The table names the checkpoint's own files, which a savepoint "
-        "keeps for it. With --compact, a running job can no longer commit. With --remove: the "
-        "removed table, and the savepoints that are released."
+        "keeps for it. A state with changes is refused; 'statestore compact' folds them. With "
+        "--remove: the removed table, and the savepoints that are released."
     ),
     examples=(
         f"statestore publish {_TOTALS} --dry-run --store ./fraud",
@@ -64,7 +62,7 @@ def _properties(texts: Sequence[str]) -> dict[str, str]:
         "statestore publish --remove --iceberg lake --table fraud.totals --store ./fraud",
     ),
     modes={
-        "": ("checkpoint", "--operator", "--state", *_OF_PUBLICATION),
+        "": ("checkpoint", "--operator", "--state", "--retain", "--store-url"),
         "--remove": (),
     },
 )
@@ -99,8 +97,6 @@ def _properties(texts: Sequence[str]) -> dict[str, str]:
     metavar="URL",
     help="The URL of the store for the table's readers. [the store's own]",
 )
-@click.option("--compact", is_flag=True, help="Fold changes first, as a new checkpoint.")
-@from_older_option
 @click.option("--replace", is_flag=True, help="Remove what another program changed in the table.")
 @click.option("--remove", is_flag=True, help="Remove the table, and release its checkpoints.")
 @dry_run_option

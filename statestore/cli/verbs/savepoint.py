@@ -28,13 +28,13 @@ __all__ = ["Pinned", "Saved", "Unpinned", "keep_savepoint"]
     examples=(
         "statestore savepoint before-upgrade --store ./fraud",
         "statestore savepoint end-of-january --checkpoint 1 --store ./fraud",
-        "statestore savepoint --lease 7d --holder 'monthly report' --store ./fraud",
+        "statestore savepoint 'monthly report' --lease 7d --store ./fraud",
         "statestore savepoint --remove before-upgrade --store ./fraud",
         "statestore savepoint --remove 0d2f61c8a1b94d7fb5f0c7a9e6d83b12 --store ./fraud",
     ),
     modes={
         "": ("name", "--checkpoint"),
-        "--lease": ("--checkpoint", "--holder"),
+        "--lease": ("name", "--checkpoint"),
         "--remove": ("name",),
     },
 )
@@ -44,9 +44,9 @@ __all__ = ["Pinned", "Saved", "Unpinned", "keep_savepoint"]
     "--lease",
     type=SPAN,
     metavar="SPAN",
-    help="Keep the checkpoint without a name, for at most this time: 90s, 15min, 2h.",
+    help="Keep the checkpoint for at most this time: 90s, 15min, 2h. NAME is then the name of the "
+    "reader. [this host and process]",
 )
-@click.option("--holder", metavar="TEXT", help="The name of the reader. [this host and process]")
 @click.option(
     "--remove", is_flag=True, help="Release the savepoint NAME, or the pin with this token."
 )
@@ -56,13 +56,12 @@ def keep_savepoint(
     name: str | None,
     checkpoint: str,
     lease: str | None,
-    holder: str | None,
     remove: bool,
 ) -> Output[Saved] | Output[Pinned] | Output[Unpinned]:
     """Keep a checkpoint under a name, or while it is being read."""
     store = invocation.store()
     if lease is not None:
-        made = store.maintenance.pin(checkpoint, lease=lease, holder=holder)
+        made = store.maintenance.pin(checkpoint, lease=lease, holder=name)
         pin = Pin(made.token, made.checkpoint_id, made.holder, made.until_ms)
         return Output(Pinned(store=store.url, pin=pin), write_pinned)
     if name is None:

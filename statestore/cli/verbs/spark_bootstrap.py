@@ -19,8 +19,6 @@ from statestore.cli.options import (
     INSTANT,
     dry_run_option,
     location_module,
-    provider_option,
-    shuffle_partitions_option,
 )
 from statestore.cli.output import Output, Page, cell, page, progress_bar, table_of
 from statestore.cli.verbs.spark import exported_table, open_session
@@ -75,7 +73,7 @@ class QueryPlan:
         "statestore spark bootstrap job.py:build --output-mode update",
         (
             "statestore spark bootstrap job.py:build ./new --output-mode update --from-table "
-            "stateStoreSave-0/default=totals.parquet --shuffle-partitions 8"
+            "stateStoreSave-0/default=totals.parquet --conf spark.sql.shuffle.partitions=8"
         ),
     ),
 )
@@ -102,8 +100,6 @@ class QueryPlan:
     help="A query of DuckDB for a state.",
 )
 @click.option("--empty", multiple=True, metavar="STATE", help="A state that begins without rows.")
-@shuffle_partitions_option("The number of shuffle partitions of the query. [as in the settings]")
-@provider_option("The query's state store provider. [as in the settings: hdfs]")
 @click.option("--watermark", type=INSTANT, metavar="TIME", help="The query's first watermark.")
 @click.option(
     "--files-after", type=INSTANT, metavar="TIME", help="Older files of file sources count as read."
@@ -113,7 +109,10 @@ class QueryPlan:
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of Spark, with which the query will run, or for packages.",
+    help=(
+        "A setting of Spark with which the query will run, such as "
+        "spark.sql.shuffle.partitions=8, its state store provider, or packages. Repeatable."
+    ),
 )
 @click.option(
     "--fingerprint", metavar="TEXT", help="The plan that the tables are for; another is refused."
@@ -128,8 +127,6 @@ def bootstrap_location(
     tables: tuple[str, ...],
     queries: tuple[str, ...],
     empty: tuple[str, ...],
-    partitions: int | None,
-    provider: str | None,
     watermark: datetime | None,
     files_after: datetime | None,
     settings: tuple[str, ...],
@@ -148,7 +145,7 @@ def bootstrap_location(
     if new is None:
         _refuse_without_location(watermark=watermark, fingerprint=fingerprint, dry_run=dry_run)
     build = _load_function(job)
-    values = _spark_settings(settings, partitions, provider)
+    values = named_values("--conf", "NAME=VALUE", settings)
     session = open_session(new or ".", values)
     plan = location_module("new_query.planned_query").plan_query(
         _build(build, session, job), output_mode=output_mode, files_after=files_after
@@ -181,18 +178,6 @@ def _refuse_without_location(**options: object) -> None:
             f"{', '.join(given)} {'have' if len(given) > 1 else 'has'} an effect only with the NEW "
             "location: name it"
         )
-
-
-def _spark_settings(
-    settings: tuple[str, ...], partitions: int | None, provider: str | None
-) -> dict[str, str]:
-    location = location_module("location")
-    values = named_values("--conf", "NAME=VALUE", settings)
-    if partitions is not None:
-        values[location_module("operator_reader").SHUFFLE_PARTITIONS] = str(partitions)
-    if provider is not None:
-        values[location.PROVIDER] = location.PROVIDERS[provider]
-    return values
 
 
 def _load_function(job: str) -> Callable[[Any], Any]:

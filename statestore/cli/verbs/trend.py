@@ -104,7 +104,7 @@ def _problem(trend: StoreTrend) -> StateStoreError | None:
     message = f"{len(trend.unread)} of {total} checkpoints cannot be read: {ids}"
     if all(unread.kind == FormatVersionError.kind for unread in trend.unread):
         return FormatVersionError(f"{message}; use a newer release")
-    return CorruptionError(f"{message}; 'statestore verify --all' finds the damage")
+    return CorruptionError(f"{message}; 'statestore verify all' finds the damage")
 
 
 @dataclass(frozen=True, kw_only=True)

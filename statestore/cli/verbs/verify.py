@@ -13,7 +13,7 @@ from statestore.cli.drawing import counted, size
 from statestore.cli.options import checkpoint_argument
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of, write_first
 from statestore.format.names import KEY_GROUP
-from statestore.maintenance.verify import ALL, BrokenFile, VerifyReport
+from statestore.maintenance.verify import BrokenFile, VerifyReport
 
 __all__ = ["verify_checkpoint"]
 
@@ -27,27 +27,22 @@ DEEP = "every byte and every row: SHA-256, digest, key groups, order, duplicates
     prints=(
         "What was checked, and every broken file with its problem; then the exit status is 13. "
         "Without --deep, no data is read. Stray files, which no manifest references, are no "
-        "damage; --all finds them in the whole store."
+        "damage; 'verify all' finds them in the whole store."
     ),
     examples=(
         "statestore verify --store ./fraud",
         "statestore verify 1 --deep --store ./fraud",
-        "statestore verify --all --deep --output json --store ./fraud",
+        "statestore verify all --deep --output json --store ./fraud",
     ),
 )
 @checkpoint_argument
 @click.option("--deep", is_flag=True, help="Read every byte and every row.")
-@click.option("--all", "every", is_flag=True, help="Verify all checkpoints of the store.")
 @pass_invocation
-def verify_checkpoint(
-    invocation: Invocation, checkpoint: str, deep: bool, every: bool
-) -> Output[VerifyReport]:
-    """Check that a checkpoint's files are unchanged."""
-    if every and checkpoint != "latest":
-        raise click.UsageError(f"--all verifies every checkpoint: remove {checkpoint!r}")
+def verify_checkpoint(invocation: Invocation, checkpoint: str, deep: bool) -> Output[VerifyReport]:
+    """Check that the files of a checkpoint, or of all, are unchanged."""
     store = invocation.store()
     with progress_bar("verifying") as progress:
-        report = store.maintenance.verify(ALL if every else checkpoint, deep, progress)
+        report = store.maintenance.verify(checkpoint, deep, progress)
     return Output(report, write_report, problem=report.problem)
 
 

@@ -77,7 +77,7 @@ def open_table(
         raise InvalidArgumentError(
             f"{place} cannot be read as {file_format}: {log} says which files are current (Delta, "
             "Iceberg, Hudi, a streaming query of Spark, or a store). Name the folder of the Delta "
-            f"table without --format, or read the table with Spark or {QUERY_HINT}"
+            f"table, or read the table with Spark or {QUERY_HINT}"
         )
     elif file_format == "csv":
         table = _open_csv(place, files)

@@ -152,7 +152,6 @@ def test_wrong_calls_are_usage_errors(run: Run) -> None:
         (("t.parquet", "--ttl", "soon"), "--ttl: "),
         (("t.parquet", "--type", "total"), "must have the form COLUMN=TYPE"),
         (("t.parquet", "--type", "a=long", "--type", "a=date"), "--type is passed twice for a"),
-        (("--sql", "SELECT 1", "--format", "csv"), "--format is for a SOURCE"),
     )
     for words, said in cases:
         done = run("bootstrap", *words, *STATE)

@@ -57,7 +57,7 @@ def test_a_savepoint_is_created_listed_used_and_deleted(run: Run, damaged: Path)
 
 
 def test_a_pin_prints_only_its_token(run: Run, damaged: Path) -> None:
-    token = run("savepoint", "--lease", "2h", "--holder", "me", "--store", damaged).stdout.strip()
+    token = run("savepoint", "me", "--lease", "2h", "--store", damaged).stdout.strip()
     (pin,) = json.loads(run("list", "--store", damaged, "--output", "json").stdout)["pins"]
     assert (pin["token"], pin["checkpoint_id"], pin["holder"], pin["is_over"]) == (
         token,
@@ -82,7 +82,7 @@ def test_gc_reports_removed_files_and_why_the_others_stay(run: Run, damaged: Pat
     assert planned.stdout.startswith("would remove ")
     done = json.loads(run("gc", "--minimum-age", 0, "--store", damaged, "--output", "json").stdout)
     assert (done["removed"], done["manifests"], done["held"]) == (first["young"], [1], [])
-    assert run("verify", "--all", "--deep", "--store", damaged).exit_code == 0
+    assert run("verify", "all", "--deep", "--store", damaged).exit_code == 0
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_gc_reports_what_expire_and_verify_reported(run: Run, damaged: Path) -> 
     for number in range(11, 18):
         name = f"00000000{number}-00000-{number:016x}.parquet"
         (folder / name).write_bytes(b"half a file")
-    strays = answer("verify", "--all")["strays"]
+    strays = answer("verify", "all")["strays"]
     young = answer("gc")
     assert (young["stray"], young["strays"]) == ({"files": 0, "size_bytes": 0}, [])
     assert young["young_stray"] == {"files": 7, "size_bytes": 77}
@@ -126,7 +126,7 @@ def test_gc_reports_what_expire_and_verify_reported(run: Run, damaged: Path) -> 
     assert f"  kept, in use     {size(listed['size_bytes'])} in 213 files of checkpoint 2" in lines
     assert f"  removed 1 pin whose lease is over: {pin['token']}" in lines
     assert "  removed documents that nothing needs: the manifests of checkpoint 1" in lines
-    assert answer("verify", "--all")["strays"] == []
+    assert answer("verify", "all")["strays"] == []
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_a_copy_reports_the_files_that_the_target_lacked(run: Run, fraud: Path) 
     lacked = [h for part in manifest.parts for h in part.handles if h.sha256 not in there]
     assert found["copied_bytes"] == sum(handle.size_bytes for handle in lacked)
     assert found["size_bytes"] == manifest.size_bytes
-    assert run("verify", "--all", "--deep", "--store", "backup").exit_code == 0
+    assert run("verify", "all", "--deep", "--store", "backup").exit_code == 0
 
 
 @pytest.mark.slow

@@ -304,6 +304,7 @@ def test_wrong_changes_of_sources_are_refused(
     assert message in done.stderr
 
 
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 NEW = ("spark", "bootstrap", "job.py:build", "./new", "--output-mode", "update")
 STATE = "stateStoreSave-0/default"
 
@@ -320,8 +321,12 @@ def test_a_new_query_is_planned_and_starts_with_a_csv_file(run: Run) -> None:
         ("k", "string"),
         ("sum", "bigint"),
     ]
-    words = (*NEW, "--from-table", f"{STATE}=totals.csv", "--shuffle-partitions", "3")
-    done = run(*words, "--fingerprint", plan["fingerprint"], "--provider", "rocksdb")
+    words = (
+        *(*NEW, "--from-table", f"{STATE}=totals.csv"),
+        *("--conf", "spark.sql.shuffle.partitions=3"),
+        *("--conf", f"spark.sql.streaming.stateStore.providerClass={ROCKSDB}"),
+    )
+    done = run(*words, "--fingerprint", plan["fingerprint"])
     assert (done.exit_code, done.stderr) == (0, "")
     assert f"wrote {Path.cwd()}/new" in done.stdout
     assert "  partitions   3, provider rocksdb" in done.stdout

@@ -149,7 +149,7 @@ def test_a_damaged_checkpoint_is_named(run: Run, damaged: Path) -> None:
     assert done.stdout.startswith("checkpoint 3 cannot be read: ")
     assert "7 checkpoints of " in done.stdout
     assert done.stderr == (
-        "error: 1 of 8 checkpoints cannot be read: 3; 'statestore verify --all' finds the damage\n"
+        "error: 1 of 8 checkpoints cannot be read: 3; 'statestore verify all' finds the damage\n"
     )
     document = run("trend", "--output", "json", "--store", damaged)
     assert document.exit_code == 13
