@@ -34,7 +34,7 @@ inputs = ["orders"]
 [[operator]]
 name = "by user"
 uid = "totals-by-user"
-max_parallelism = 128
+max_parallelism = 16
 inputs = [{ from = "clean", partitioner = "hash" }]
 
 [[operator]]
@@ -60,7 +60,7 @@ def fill(path: Path) -> None:
     for graph in (None, JobGraph.from_toml(JOB)):
         with store.snapshot(parallelism=4, graph=graph) as checkpoint:
             checkpoint.write_keyed(
-                "totals-by-user", "totals", totals, key="user_id", max_parallelism=128
+                "totals-by-user", "totals", totals, key="user_id", max_parallelism=16
             )
             checkpoint.write_keyed(
                 "totals-by-user",
@@ -69,6 +69,7 @@ def fill(path: Path) -> None:
                 kind="map",
                 key="user_id",
                 entry="country",
+                max_parallelism=16,
             )
             checkpoint.write_keyed(
                 "totals-by-shop", "totals", shops, key=["country", "shop"], max_parallelism=8

@@ -38,7 +38,7 @@ def test_a_graph_is_drawn_by_chains(run: Run, fraud: Path) -> None:
     assert "offsets: 4 elements" in orders
     (clean,) = [line for line in lines if line.startswith("  clean")]
     assert clean.endswith("no state")
-    assert any(line.endswith("(parallelism 4, max parallelism 128)") for line in lines)
+    assert any(line.endswith("(parallelism 4, max parallelism 16)") for line in lines)
 
 
 def test_a_graph_as_json(run: Run, fraud: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_restore_drops_state_only_on_request(
 
 @pytest.mark.slow
 def test_a_chosen_parallelism_is_explained(run: Run, fraud: Path, tmp_path: Path) -> None:
-    options = ("--parallelism", "auto", "--bytes-per-task", "20kB", "--store", fraud)
+    options = ("--parallelism", "auto", "--bytes-per-task", "2kB", "--store", fraud)
     done = run("plan", *options)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "is chosen from the stored bytes:" in done.stdout

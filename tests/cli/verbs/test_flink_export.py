@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,10 +26,18 @@ pytestmark = pytest.mark.slow
 Run = Callable[..., Result]
 
 
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of the golden job, which no test changes."""
+    folder = tmp_path_factory.mktemp("golden") / "orders"
+    write_golden_store(str(folder), Golden("2.3_heap_canonical").rows())
+    return folder
+
+
 @pytest.fixture
-def here(run: Run) -> Path:
-    """A working folder with a store in ``orders``."""
-    write_golden_store("orders", Golden("2.3_heap_canonical").rows())
+def here(run: Run, orders: Path) -> Path:
+    """A working folder with a copy of the store in ``orders``."""
+    shutil.copytree(orders, "orders")
     return Path.cwd()
 
 

@@ -154,9 +154,9 @@ def test_show_as_text(run: Run, fraud: Path) -> None:
         StateStore.open(str(fraud)).checkpoint().manifest.keyed_entry("totals-by-user", "totals")
     )
     for text in (
-        "[─────── 0–31 ──────]",
+        "[─────── 0–3 ───────]",
         operator_id("totals-by-user"),
-        "max parallelism  128",
+        "max parallelism  16",
         digest_text(entry.digest),
         "key          user_id string",
         "values       total long",

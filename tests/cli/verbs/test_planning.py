@@ -59,7 +59,7 @@ def test_balance_shows_both_distributions(run: Run, fraud: Path) -> None:
 
 def test_balanced_ranges_are_drawn(run: Run, fraud: Path) -> None:
     done = run("plan", "--parallelism", "2", "--balance", "rows", "--store", fraud)
-    assert re.search(r"^ranges of totals-by-user +\[.*0–\d+ .*\]\[.*–127 .*\]$", done.stdout, re.M)
+    assert re.search(r"^ranges of totals-by-user +\[.*0–\d+ .*\]\[.*–15 .*\]$", done.stdout, re.M)
 
 
 @pytest.mark.parametrize("way", [("--max-parallelism", "16"), ("--balance", "bytes")])
@@ -255,7 +255,7 @@ def test_skew_as_text_and_json(run: Run, fraud: Path) -> None:
     assert "state per_country: the keys with the most rows in 8 key groups" in done.stdout
     (operator,) = document(run(*given, "--output", "json"))["report"]["operators"]
     report = StateStore.open(str(fraud)).inspect.skew("totals-by-user", keys=3).operators[0]
-    assert operator["key_groups"] == 128
+    assert operator["key_groups"] == 16
     assert [one["key_group"] for one in operator["skewed"]] == [
         one.key_group for one in report.skewed
     ]
