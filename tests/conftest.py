@@ -59,6 +59,8 @@ settings.register_profile(LONG, settings.get_profile("dev"), max_examples=MANY_E
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
+HAS_LOW_PRIORITY = pytest.StashKey[bool]()
+
 # For the processes that tests start, and for the session below.
 os.environ |= quick_spark() | {**os.environ}
 
@@ -168,6 +170,20 @@ def group_of_one_worker(item: pytest.Item) -> str | None:
     if item.nodeid.startswith("tests/services/"):
         return "servers"
     return "spark" if "spark" in marks_of(item) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give Spark's worker the cores first, because its unit is the longest by far.
+
+    Every other worker lowers its priority, and that of the processes that it starts, once.
+    """
+    config = item.config
+    if not hasattr(config, "workerinput") or config.stash.get(HAS_LOW_PRIORITY, False):
+        return
+    if "spark" not in marks_of(item):
+        os.nice(5)
+        config.stash[HAS_LOW_PRIORITY] = True
 
 
 class WorkUnitScheduling(LoadGroupScheduling):  # type: ignore[misc]
