@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,10 +11,10 @@ from statestore.format.documents import document_bytes
 RAW = document_bytes({"format": "x", "name": "zoë", "number": 7})
 
 
-@pytest.mark.parametrize("at", range(len(RAW)))
-def test_any_changed_byte_is_repaired(at: int) -> None:
-    for change in (1, 0x80, 0x55):
-        assert repair_byte(RAW[:at] + bytes([RAW[at] ^ change]) + RAW[at + 1 :]) == RAW
+def test_any_changed_byte_is_repaired() -> None:
+    for at in range(len(RAW)):
+        for change in (1, 0x80, 0x55):
+            assert repair_byte(RAW[:at] + bytes([RAW[at] ^ change]) + RAW[at + 1 :]) == RAW
 
 
 @given(st.binary(max_size=200))

@@ -50,12 +50,12 @@ STATE = KeyedState(
 )
 
 
-@pytest.mark.parametrize("case", cases("ttl"), ids=lambda case: str(case["in"]))
-def test_expiry_equals_flinks(case: dict[str, Any]) -> None:
+def test_expiry_equals_flinks() -> None:
     """This covers every golden case."""
-    asked = case["in"]
-    assert asked["op"] == "ttl"
-    assert is_expired(asked["ts"], asked["ttl"], asked["now"]) is case["out"]
+    for case in cases("ttl"):
+        asked = case["in"]
+        assert asked["op"] == "ttl"
+        assert is_expired(asked["ts"], asked["ttl"], asked["now"]) is case["out"]
 
 
 @given(LONGS, DURATIONS, LONGS)

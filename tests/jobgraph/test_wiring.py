@@ -39,17 +39,17 @@ def test_pointwise_edges_are_wired_as_in_flink(number: int) -> None:
     assert [list(fed) for fed in wired.channels] == case["out"]["channels"]
 
 
-@pytest.mark.parametrize("number", range(len(MAPPINGS)))
-def test_old_subtasks_are_flinks(number: int) -> None:
+def test_old_subtasks_are_flinks() -> None:
     """The old subtasks of each new subtask, or the error."""
-    asked = MAPPINGS[number]["in"]
-    mapper, old, new = asked["mapper"], asked["old"], asked["new"]
-    if "error" in MAPPINGS[number]:
-        with pytest.raises(ParallelismError, match="savepoint"):
-            old_subtasks(mapper, 0, old, new)
-    else:
-        got = [list(old_subtasks(mapper, subtask, old, new)) for subtask in range(new)]
-        assert got == MAPPINGS[number]["out"]
+    for mapping in MAPPINGS:
+        asked = mapping["in"]
+        mapper, old, new = asked["mapper"], asked["old"], asked["new"]
+        if "error" in mapping:
+            with pytest.raises(ParallelismError, match="savepoint"):
+                old_subtasks(mapper, 0, old, new)
+        else:
+            got = [list(old_subtasks(mapper, subtask, old, new)) for subtask in range(new)]
+            assert got == mapping["out"]
 
 
 # --- Wiring ---------------------------------------------------------------------------------------

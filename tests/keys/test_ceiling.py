@@ -25,11 +25,11 @@ def ranges(count: int) -> list[KeyGroupRange]:
     return [KeyGroupRange(a, b) for a in range(count) for b in range(a, count)]
 
 
-@pytest.mark.parametrize(("stored", "k"), SMALL)
-def test_a_new_group_is_inside_one_stored_group(stored: int, k: int) -> None:
+def test_a_new_group_is_inside_one_stored_group() -> None:
     """Exhaustive over the remainders of a hash for all moduli."""
-    for mixed in range(2 * k * stored):
-        assert mixed % (k * stored) % stored == mixed % stored
+    for stored, k in SMALL:
+        for mixed in range(2 * k * stored):
+            assert mixed % (k * stored) % stored == mixed % stored
 
 
 @pytest.mark.parametrize("key_hash", [0, 1, -1, 7, 2**31 - 1, -(2**31), 123_456_789])
@@ -39,23 +39,23 @@ def test_the_key_group_formula_implies_it(key_hash: int) -> None:
         assert raised % stored == key_group_of_hash(key_hash, stored)
 
 
-@pytest.mark.parametrize(("stored", "k"), SMALL)
-def test_raised_ranges_read_exactly_the_stored_groups_they_need(stored: int, k: int) -> None:
-    ceiling = ceiling_of(stored, stored * k)
-    assert ceiling == Ceiling(stored, stored * k)
-    assert ceiling.is_raised
-    for own in ranges(stored * k):
-        check(ceiling.stored_groups(own), {group % stored for group in own})
+def test_raised_ranges_read_exactly_the_stored_groups_they_need() -> None:
+    for stored, k in SMALL:
+        ceiling = ceiling_of(stored, stored * k)
+        assert ceiling == Ceiling(stored, stored * k)
+        assert ceiling.is_raised
+        for own in ranges(stored * k):
+            check(ceiling.stored_groups(own), {group % stored for group in own})
 
 
-@pytest.mark.parametrize(("wanted", "k"), SMALL)
-def test_lowered_ranges_read_exactly_the_stored_groups_they_need(wanted: int, k: int) -> None:
-    ceiling = ceiling_of(wanted * k, wanted)
-    assert ceiling is not None
-    assert not ceiling.is_raised
-    for own in ranges(wanted):
-        needed = {group for group in range(wanted * k) if group % wanted in own}
-        check(ceiling.stored_groups(own), needed)
+def test_lowered_ranges_read_exactly_the_stored_groups_they_need() -> None:
+    for wanted, k in SMALL:
+        ceiling = ceiling_of(wanted * k, wanted)
+        assert ceiling is not None
+        assert not ceiling.is_raised
+        for own in ranges(wanted):
+            needed = {group for group in range(wanted * k) if group % wanted in own}
+            check(ceiling.stored_groups(own), needed)
 
 
 def check(found: tuple[KeyGroupRange, ...], needed: set[int]) -> None:
@@ -68,14 +68,14 @@ def check(found: tuple[KeyGroupRange, ...], needed: set[int]) -> None:
     assert len(found) == runs
 
 
-@pytest.mark.parametrize(("stored", "k"), SMALL)
-def test_lowered_subtasks_share_no_stored_group(stored: int, k: int) -> None:
-    ceiling = ceiling_of(stored * k, stored)
-    assert ceiling is not None
-    for parallelism in range(1, stored + 1):
-        assignment = KeyGroupAssignment(max_parallelism=stored, parallelism=parallelism)
-        read = [g for own in assignment.ranges() for s in ceiling.stored_groups(own) for g in s]
-        assert sorted(read) == list(range(stored * k))
+def test_lowered_subtasks_share_no_stored_group() -> None:
+    for stored, k in SMALL:
+        ceiling = ceiling_of(stored * k, stored)
+        assert ceiling is not None
+        for parallelism in range(1, stored + 1):
+            assignment = KeyGroupAssignment(max_parallelism=stored, parallelism=parallelism)
+            read = [g for own in assignment.ranges() for s in ceiling.stored_groups(own) for g in s]
+            assert sorted(read) == list(range(stored * k))
 
 
 def test_the_same_number_is_an_identity() -> None:

@@ -259,17 +259,17 @@ def test_values_that_stay_bytes_are_refused_by_name(flink_type: FlinkType) -> No
     assert flink_type.java_name in str(length.value)
 
 
-@pytest.mark.parametrize("flink_type", EXAMPLES, ids=str)
-def test_its_snapshot_gives_the_type_again(flink_type: FlinkType) -> None:
-    is_python = isinstance(flink_type, Scalar) and flink_type.name in PYTHON_SCALARS
-    if is_python or isinstance(flink_type, PythonType):
-        with pytest.raises(UnsupportedTypeError, match=r"no snapshot|no serializer"):
-            flink_type.snapshot()
-        return
-    raw = i32(2) + flink_type.snapshot()
-    reader = Reader(raw, "header")
-    expected = plain_type(flink_type)
-    if isinstance(flink_type, KryoType):  # only the values tell their class
-        expected = KryoType(flink_type.class_name, flink_type.body)
-    assert read_snapshot(reader).flink_type == expected
-    assert reader.remaining == 0
+def test_its_snapshot_gives_the_type_again() -> None:
+    for flink_type in EXAMPLES:
+        is_python = isinstance(flink_type, Scalar) and flink_type.name in PYTHON_SCALARS
+        if is_python or isinstance(flink_type, PythonType):
+            with pytest.raises(UnsupportedTypeError, match=r"no snapshot|no serializer"):
+                flink_type.snapshot()
+            continue
+        raw = i32(2) + flink_type.snapshot()
+        reader = Reader(raw, "header")
+        expected = plain_type(flink_type)
+        if isinstance(flink_type, KryoType):  # only the values tell their class
+            expected = KryoType(flink_type.class_name, flink_type.body)
+        assert read_snapshot(reader).flink_type == expected
+        assert reader.remaining == 0
