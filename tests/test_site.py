@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
+# A build takes longer than what each run looks for: the links, members and docstrings of the pages,
+# in tests/test_docs.py and tests/test_house_rules.py.
+BUILT = pytest.mark.long
 
 # A script, a style or a font, and not a link that a reader may follow.
 LOADED = re.compile(
@@ -67,13 +70,14 @@ def page(site: Path, name: str) -> str:
     return unescape(text)
 
 
-@pytest.mark.long
+@BUILT
 def test_every_page_is_there(site: Path) -> None:
     written = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
     assert [path for path in written if not (site / path.with_suffix(".html")).exists()] == []
     assert "A full snapshot through Spark" in page(site, "benchmarks").replace("a full", "A full")
 
 
+@BUILT
 def test_each_command_is_on_the_page_of_its_task_with_all_of_its_help(site: Path) -> None:
     """No purpose, option or example is shortened."""
     overview = words(page(site, "reference/commands"))
@@ -130,7 +134,7 @@ def words(text: str) -> str:
     return plain(text) + " " + " ".join(re.findall(r"statestore [a-z -]+ ", text))
 
 
-@pytest.mark.long
+@BUILT
 def test_no_line_of_a_command_is_cut_off(site: Path, browser: webdriver.Chrome) -> None:
     """Each block is as wide as its longest line, and no table is wider than the page."""
     browser.set_window_size(1400, 1000)
@@ -166,6 +170,7 @@ def member(path: str) -> Any:
     return getattr(import_module(module), name)
 
 
+@BUILT
 def test_a_page_of_the_reference_has_at_most_one_class(site: Path) -> None:
     of_class = re.compile(r'class="doc doc-object doc-class"')
     counts = {
@@ -182,6 +187,7 @@ def test_a_page_of_the_reference_has_at_most_one_class(site: Path) -> None:
     assert max(counts.values()) == 1
 
 
+@BUILT
 def test_signatures_have_the_type_and_default_of_each_parameter(site: Path) -> None:
     """Of all public functions and methods: in the signature, and in the table of parameters."""
     checked = 0
@@ -273,6 +279,7 @@ def test_a_parameter_without_type_or_default_is_found() -> None:
 RAISED = re.compile(r"Raises:</span>.*?</table>", re.DOTALL)
 
 
+@BUILT
 def test_what_a_call_raises_is_a_list_of_errors(site: Path) -> None:
     """Each name is an error of the library or of Python, and stands for itself."""
     known = {*errors.__all__, *dir(builtins), "StateStoreError"}
@@ -287,6 +294,7 @@ def test_what_a_call_raises_is_a_list_of_errors(site: Path) -> None:
     assert seen > 150
 
 
+@BUILT
 def test_defaults_are_values_and_not_names_of_the_code(site: Path) -> None:
     html = (site / "reference/python/CheckpointWriter.html").read_text()
     changes = visible(described(html, "statestore.CheckpointWriter.write_changes"))
@@ -307,7 +315,7 @@ GUIDES = {
 }
 
 
-@pytest.mark.long
+@BUILT
 def test_the_search_works_from_a_file_and_finds_a_guide_first(
     site: Path, browser: webdriver.Chrome, subtests: pytest.Subtests
 ) -> None:
@@ -328,6 +336,7 @@ def test_the_search_works_from_a_file_and_finds_a_guide_first(
     assert logged(browser) == []
 
 
+@BUILT
 def test_docstrings_are_without_the_roles_of_sphinx(site: Path) -> None:
     role = re.compile(r":(?:class|func|meth|attr|mod|data):")
     paths = [*(site / "reference").rglob("*.html")]
@@ -336,6 +345,7 @@ def test_docstrings_are_without_the_roles_of_sphinx(site: Path) -> None:
         assert role.findall(visible(path.read_text())) == [], path.name
 
 
+@BUILT
 def test_errors_and_settings_are_there(site: Path) -> None:
     shown = page(site, "reference/errors")
     assert [name for name in errors.__all__ if name not in shown] == []
@@ -343,6 +353,7 @@ def test_errors_and_settings_are_there(site: Path) -> None:
     assert [name for name in Settings.__struct_fields__ if f"{name} = " not in told] == []
 
 
+@BUILT
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     loading = [
         f"{path.relative_to(site)}: {found.group()}"

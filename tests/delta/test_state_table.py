@@ -112,7 +112,7 @@ class TestDeltaTable(StateTableSuite):
     def store(self, tmp_path: Path, spark: SparkSession) -> StateStore:
         return StateStore.open(str(tmp_path / "store"), spark=spark)
 
-    def test_duckdb_and_polars_read_the_latest_checkpoint(
+    def test_any_delta_reader_reads_the_checkpoints(
         self, store: StateStore, users: Any, spark: SparkSession
     ) -> None:
         """Any Delta reader sees the newest state as a table, and each version as its checkpoint."""
@@ -129,6 +129,15 @@ class TestDeltaTable(StateTableSuite):
         found = duckdb.sql(query, params={"files": files})
         assert found is not None
         assert spark_rows(_Frame(found.to_arrow_table())) == wanted
+        # Delta's time travel to the recorded version returns the checkpoint's rows.
+        version = store.checkpoint(1).manifest.keyed[0].table.version
+        then = spark.read.format("delta").option("versionAsOf", version).load(path)
+        assert spark_rows(then) == rows_of(users)
+        history = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").sort("version").collect()
+        assert [row.userMetadata for row in history] == [
+            "statestore checkpoint 1",
+            "statestore checkpoint 2",
+        ]
 
     @pytest.mark.long
     def test_the_layout_can_change_between_checkpoints(
@@ -149,22 +158,6 @@ class TestDeltaTable(StateTableSuite):
             restored = store.restore(checkpoint=number, parallelism=3).keyed("totals", "total")
             assert spark_rows(restored.to_spark()) == rows_of(frame)
         assert spark_rows(_Frame(pl.read_delta(path).to_arrow())) == rows_of(frames[-1])
-
-    def test_the_manifest_names_the_table_version(
-        self, store: StateStore, users: Any, spark: SparkSession
-    ) -> None:
-        """Delta's time travel to the recorded version returns the checkpoint's rows."""
-        take(store, users)
-        take(store, users.where("total >= 1000"))
-        version = store.checkpoint(1).manifest.keyed[0].table.version
-        path = f"{store.url}/{TABLE}"
-        then = spark.read.format("delta").option("versionAsOf", version).load(path)
-        assert spark_rows(then) == rows_of(users)
-        history = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").sort("version").collect()
-        assert [row.userMetadata for row in history] == [
-            "statestore checkpoint 1",
-            "statestore checkpoint 2",
-        ]
 
     @pytest.mark.long
     def test_vacuum_with_default_settings_damages_no_kept_checkpoint(
@@ -187,6 +180,7 @@ class TestDeltaTable(StateTableSuite):
         assert statistics
         assert all(statistic["minValues"]["user"].startswith("user-") for statistic in statistics)
 
+    @pytest.mark.long  # test_foreign_hands.py has other commits in each run
     def test_a_foreign_commit_in_between_is_tolerated_or_reported(
         self, store: StateStore, users: Any, spark: SparkSession
     ) -> None:

@@ -48,7 +48,8 @@ from tests.services.kafka_mirror import (
 )
 from tests.services.kafka_topics import SECONDS, Topics, until
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+# In each run, tests/sources translates by the records that a real MirrorMaker wrote.
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.long]
 
 PLAIN, COMPACTED, TRANSACTIONS = "mirrored-plain", "mirrored-compacted", "mirrored-transactions"
 CUT, UNSYNCED = "mirrored-cut", "unsynced"
@@ -89,7 +90,6 @@ def has_checkpoints(mirrored: Mirrored) -> bool:
     return topic in cluster.topic_names() and len(list(cluster.records(topic))) >= len(COMMITTED)
 
 
-@pytest.mark.long
 def test_every_offset_of_a_plain_topic(mirrored: Mirrored) -> None:
     for partition in range(2):
         counts = check_every_offset(mirrored, PLAIN, partition)
@@ -97,7 +97,6 @@ def test_every_offset_of_a_plain_topic(mirrored: Mirrored) -> None:
         assert counts.total() == 152
 
 
-@pytest.mark.long
 def test_every_offset_of_a_compacted_topic(mirrored: Mirrored) -> None:
     counts = check_every_offset(mirrored, COMPACTED)
     assert counts["exact"] >= 2
@@ -108,7 +107,6 @@ def test_every_offset_of_a_compacted_topic(mirrored: Mirrored) -> None:
     assert copied.partitions[0].high < live.partitions[0].high, "compaction left gaps"
 
 
-@pytest.mark.long
 def test_every_offset_between_transactions(mirrored: Mirrored) -> None:
     counts = check_every_offset(mirrored, TRANSACTIONS)
     assert counts["exact"] >= 2
@@ -118,7 +116,6 @@ def test_every_offset_between_transactions(mirrored: Mirrored) -> None:
     assert target.partitions[0].high < source.partitions[0].high, "markers are not copied"
 
 
-@pytest.mark.long
 def test_records_are_compared_where_the_syncs_are_not_exact(mirrored: Mirrored) -> None:
     assert set(check_some_offsets(mirrored, PLAIN, 8)) <= {"exact", "unknown"}
     assert set(check_some_offsets(mirrored, TRANSACTIONS, 8)) <= {"exact", "unknown"}

@@ -39,7 +39,7 @@ from tests.simulate.simulation import simulate
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_threads")]
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.long)])
 def test_a_sample_of_the_schedules(count: int) -> None:
     """I4, I5, I6, I9, I10; `make simulate` runs more."""
     counts, calls, wrong = run_schedules(range(count), tuple(MIXES), most_wrong=count)

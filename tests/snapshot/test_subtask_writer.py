@@ -78,7 +78,7 @@ def test_processes_write_their_parts_and_one_commits(store: StateStore) -> None:
     """I2, I4: the processes share only the store; the result equals a snapshot by one process."""
     spawn = multiprocessing.get_context("spawn")
     with (
-        ProcessPoolExecutor(PARALLELISM, mp_context=spawn) as pool,
+        ProcessPoolExecutor(2, mp_context=spawn) as pool,
         store.snapshot(parallelism=PARALLELISM) as checkpoint,
     ):
         writer = declare(checkpoint)

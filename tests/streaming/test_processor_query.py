@@ -189,7 +189,12 @@ class Wrong(Totals):
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        ({"yields": "x"}, r"yields rows that do not fit \(user string, total bigint\)"),
+        pytest.param(
+            {"yields": "x"},
+            r"yields rows that do not fit \(user string, total bigint\)",
+            id="yields",
+            marks=pytest.mark.long,
+        ),
         (
             {"keeps": "x"},
             r"sets values of state 'total' that do not fit \(user string, total bigint",

@@ -171,7 +171,13 @@ AT = r"the processor of operator 'op' .*in micro-batch 0.*key \('a',\).*"
     ("pandas", "own", "message"),
     [
         (False, {"yields": [Row(total=2.5)]}, r"2\.5 in the column 'total' of type long"),
-        (False, {"yields": [Row(total=1, more=2)]}, "has the column 'more'"),
+        pytest.param(
+            False,
+            {"yields": [Row(total=1, more=2)]},
+            "has the column 'more'",
+            id="another column",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             False,
             {"yields": [1]},

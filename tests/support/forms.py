@@ -45,14 +45,15 @@ RANGED_IN_EACH_RUN = ("ranged", pytest.param("partitioned", marks=pytest.mark.lo
 """The layouts for tests of code whose two layouts other tests cover in each run."""
 
 # For tests with the fixture ``taken``: only the layered form; or all forms, where the forms with
-# changes have both layouts. In each run, each form has one layout.
+# changes have both layouts. In each run, each form with changes has one layout.
 in_layers = pytest.mark.parametrize(
     "taken", [("layered", "ranged")], ids=["layered"], indirect=True
 )
 in_both_layouts = pytest.mark.parametrize(
     "taken",
     [
-        *(("plain", "ranged"), ("layered", "partitioned"), ("compacted", "ranged")),
+        *(("layered", "partitioned"), ("compacted", "ranged")),
+        pytest.param(("plain", "ranged"), marks=pytest.mark.long),
         pytest.param(("layered", "ranged"), marks=pytest.mark.long),
         pytest.param(("compacted", "partitioned"), marks=pytest.mark.long),
     ],

@@ -93,11 +93,13 @@ class Moved:
             pytest.param(
                 *(name, before, after, {}),
                 id=name,
-                marks=pytest.mark.long,
+                marks=[] if name == "dedup" else pytest.mark.long,
             )
             for name, before, after, _ in WAYS
         ),
-        pytest.param("join", ROCKS, ROCKS, JOIN_IN_FAMILIES, id="column families"),
+        pytest.param(
+            *("join", ROCKS, ROCKS, JOIN_IN_FAMILIES), id="column families", marks=pytest.mark.long
+        ),
         pytest.param(
             *("tws_avro", ROCKS, ROCKS, {}), id="transformWithState", marks=pytest.mark.long
         ),

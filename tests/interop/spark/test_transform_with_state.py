@@ -439,6 +439,7 @@ def test_keys_that_spark_stores_as_other_ones_are_refused(
     assert not (tmp_path / "second").exists()
 
 
+@pytest.mark.long
 def test_another_provider_is_refused(taken: Taken, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedTypeError, match="only with provider rocksdb"):
         export_checkpoint(

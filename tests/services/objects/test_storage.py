@@ -33,7 +33,7 @@ class ObjectStorageSuite(StorageSuite):
     """The suite, except that many names are contended for at a time; see racing.py."""
 
     writers = 4
-    races = 64
+    races = 24
 
     def test_of_many_writers_one_wins_and_no_reader_sees_a_part(self, storage: Storage) -> None:
         assert isinstance(storage, ObjectStorage)

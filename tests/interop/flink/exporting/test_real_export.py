@@ -48,6 +48,7 @@ def restored(
     assert comparable(states) == comparable(golden_rows(GOLDEN.rows()))
 
 
+@pytest.mark.long  # in each run, test_real_bootstrap.py restores an export
 def test_flink_restores_an_exported_store(tmp_path: Path) -> None:
     """128 key groups become 720. RocksDB restores at another parallelism than the export's."""
     restored(NEWEST, ROCKSDB, tmp_path, most=720, written=5, parallelism=3)

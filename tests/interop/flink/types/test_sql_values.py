@@ -27,6 +27,7 @@ from statestore.interop.flink.types.sql_types import (
     SqlCollection,
     TimestampDataType,
 )
+from tests.support.examples import examples
 
 _SCALARS = tuple(
     map(
@@ -151,7 +152,7 @@ def survives(flink_type: FlinkType, values: list[Any]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@examples(300)
 @given(data=st.data())
 def test_rows_of_any_types_survive(data: st.DataObject) -> None:
     row = data.draw(st.lists(columns, max_size=4).map(lambda some: composite("ROW", tuple(some))))
