@@ -2,7 +2,7 @@
 
 A default such as ``LATEST`` becomes ``'latest'``, and an annotation such as ``Columns`` becomes
 ``str | Sequence[str]``. A method that a class takes from a function, such as
-``to_pandas = as_pandas``, has the signature and docstring of the function.
+``to_pandas = as_pandas``, has the docstring of the function, and its signature without the object.
 """
 
 from __future__ import annotations
@@ -49,11 +49,14 @@ def classes(scope: griffe.Module | griffe.Class) -> Iterator[griffe.Class]:
 def take_functions(scope: griffe.Class, package: griffe.Module) -> None:
     """Make methods of the functions that a class has under a name of its own."""
     for name, member in list(scope.members.items()):
-        if isinstance(member, griffe.Attribute) and isinstance(member.value, griffe.ExprName):
+        if isinstance(member, griffe.Attribute) and isinstance(
+            member.value, griffe.ExprName | griffe.ExprAttribute
+        ):
             function = definition(member.value.canonical_path, package)
             if isinstance(function, griffe.Function):
                 method = copy.copy(function)
                 method.name, method.parent = name, scope
+                method.parameters = griffe.Parameters(*list(function.parameters)[1:])
                 scope.members[name] = method
 
 

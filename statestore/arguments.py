@@ -74,15 +74,30 @@ def _checked(function: Callable[P, R], name: str) -> Callable[P, R]:
 
 
 def checked_methods(cls: C) -> C:
-    """Return the class with each of its own public methods wrapped by :func:`checked`."""
+    """Return the class with each of its own public methods wrapped by :func:`checked`.
+
+    A function of another module can be a method, as in ``gc = collect_garbage``. Documentation then
+    shows the name of the method, and ``self`` in place of the function's first parameter.
+    """
     for name, member in list(vars(cls).items()):
         if name.startswith("_"):
             continue
         if isinstance(member, types.FunctionType):
-            setattr(cls, name, checked(member))
+            setattr(cls, name, _method(_checked(member, name), f"{cls.__qualname__}.{name}"))
         elif isinstance(member, classmethod):
             setattr(cls, name, classmethod(checked(member.__func__)))
     return cls
+
+
+def _method(function: Callable[P, R], qualified_name: str) -> Callable[P, R]:
+    """Return a function of our own with the name and the signature of a method."""
+    signature = inspect.signature(function)
+    first, *others = signature.parameters.values()
+    own = first.replace(name="self", annotation=first.empty)
+    function.__qualname__ = qualified_name
+    function.__name__ = qualified_name.rpartition(".")[2]
+    function.__signature__ = signature.replace(parameters=[own, *others])  # type: ignore[attr-defined]
+    return function
 
 
 def _annotations(signature: inspect.Signature, names: _Names) -> Iterator[tuple[str, Any]]:

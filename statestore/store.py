@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from statestore._version import __version__
-from statestore.api.context import StoreContext
 from statestore.api.inspection import StoreInspection
 from statestore.api.maintenance import StoreMaintenance
 from statestore.arguments import checked_methods
@@ -35,6 +34,7 @@ from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.ranges import RangeAssignment
 from statestore.listeners import CheckpointListener
+from statestore.maintenance.store_context import HasContext, StoreContext
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore import restored as restore_command
 from statestore.restore import selection as plan_command
@@ -64,7 +64,7 @@ COMPACTION = CompactionRule()
 
 
 @checked_methods
-class StateStore:
+class StateStore(HasContext):
     """The checkpoints of one job, or of several that share a store.
 
     :attr:`inspect` has further queries about checkpoints, and :attr:`maintenance` has the commands
@@ -79,10 +79,6 @@ class StateStore:
     A pickled store, for example in a Spark task, is opened again where it is loaded. It has no
     Spark session and no listeners, and its first :meth:`snapshot` claims the store.
     """
-
-    def __init__(self, parts: StoreContext) -> None:
-        """Use :meth:`open`."""
-        self._parts = parts
 
     @classmethod
     def open(
@@ -211,7 +207,7 @@ class StateStore:
         Errors are shown in the view.
         """
         try:
-            catalog = self._parts.catalog()
+            catalog = self.parts.catalog()
             ids = catalog.checkpoint_ids()
         except StateStoreError as error:
             return figure(repr(self), text(str(error)))
@@ -224,22 +220,17 @@ class StateStore:
     @property
     def url(self) -> str:
         """The path or URL of the store, without credentials."""
-        return self._parts.storage.url
-
-    @property
-    def parts(self) -> StoreContext:
-        """The shared parts that commands on the store use."""
-        return self._parts
+        return self.parts.storage.url
 
     @property
     def inspect(self) -> StoreInspection:
         """Queries about the content of checkpoints and their differences."""
-        return StoreInspection(self._parts)
+        return StoreInspection(self.parts)
 
     @property
     def maintenance(self) -> StoreMaintenance:
         """The commands on kept checkpoints, and their holds."""
-        return StoreMaintenance(self._parts)
+        return StoreMaintenance(self.parts)
 
     @property
     def table_format(self) -> str:
@@ -253,11 +244,9 @@ class StateStore:
             StorageError: if the store cannot be read.
         """
         try:
-            return Catalog.open(self._parts.data, create=False).table_format(
-                self._parts.table_format
-            )
+            return Catalog.open(self.parts.data, create=False).table_format(self.parts.table_format)
         except StoreNotFoundError:
-            return self._parts.table_format or DEFAULT_TABLE_FORMAT
+            return self.parts.table_format or DEFAULT_TABLE_FORMAT
 
     def snapshot(
         self,
@@ -321,23 +310,23 @@ class StateStore:
                 that cannot be the next one, or for a ``batch`` that is not a name and a number.
             ParallelismError or StorageError: if the checkpoint cannot be begun or committed.
         """
-        measuring = Measuring(self._parts.listeners)
-        catalog, table = self._parts.to_write()
+        measuring = Measuring(self.parts.listeners)
+        catalog, table = self.parts.to_write()
         return begin_command.begin(
             catalog,
-            self._parts.fence,
+            self.parts.fence,
             table,
             parallelism,
             graph=graph,
             checkpoint_id=checkpoint_id,
             batch=batch,
-            parquet=self._parts.parquet,
-            layout=catalog.layout(self._parts.layout),
+            parquet=self.parts.parquet,
+            layout=catalog.layout(self.parts.layout),
             release=__version__,
             token=uuid.uuid4().hex,
             measuring=measuring,
-            compaction=self._parts.compaction,
-            background=self._parts.background,
+            compaction=self.parts.compaction,
+            background=self.parts.background,
             ranges=ranges or {},
             now_ms=now_ms,
         )
@@ -390,7 +379,7 @@ class StateStore:
             StateStoreError: as ``checkpoint.write_keyed``, or ``checkpoint.write_split``.
         """
         try:
-            catalog = self._parts.catalog()
+            catalog = self.parts.catalog()
         except StoreNotFoundError:
             catalog = None
         return bootstrap_command(
@@ -404,8 +393,8 @@ class StateStore:
             replaces=replace,
             dry_run=dry_run,
             also=also,
-            layout=self._parts.layout if catalog is None else catalog.layout(self._parts.layout),
-            parquet=self._parts.parquet,
+            layout=self.parts.layout if catalog is None else catalog.layout(self.parts.layout),
+            parquet=self.parts.parquet,
             snapshot=self.snapshot,
         )
 
@@ -468,12 +457,12 @@ class StateStore:
             balance=balance,
         )
         return restore_command.restore(
-            self._parts.checkpoint(checkpoint),
-            self._parts.spark,
+            self.parts.checkpoint(checkpoint),
+            self.parts.spark,
             target=target,
             verify=verify,
             now_ms=now_ms,
-            listeners=self._parts.listeners,
+            listeners=self.parts.listeners,
             started=started,
         )
 
@@ -508,9 +497,7 @@ class StateStore:
             The plan.
         """
         local = (
-            self._parts.data.copies()
-            if isinstance(self._parts.data, CachedStorage)
-            else frozenset()
+            self.parts.data.copies() if isinstance(self.parts.data, CachedStorage) else frozenset()
         )
         target = RestoreTarget(
             parallelism=parallelism,
@@ -567,7 +554,7 @@ class StateStore:
             MissingFileError, DamagedFileError or StorageError: also while the result is read.
         """
         return query_command.query(
-            self._parts.checkpoint(checkpoint),
+            self.parts.checkpoint(checkpoint),
             sql,
             now_ms=now_ms,
             verify=verify,
@@ -597,11 +584,11 @@ class StateStore:
             StoreNotFoundError, CheckpointNotFoundError or MalformedManifestError: if the checkpoint
                 cannot be found or read.
         """
-        return self._parts.checkpoint(checkpoint)
+        return self.parts.checkpoint(checkpoint)
 
     def checkpoints(self) -> tuple[int, ...]:
         """Return the ids of the visible checkpoints, oldest first."""
-        return self._parts.catalog().checkpoint_ids()
+        return self.parts.catalog().checkpoint_ids()
 
     def add_listener(self, listener: CheckpointListener) -> None:
         """Add a listener, like Spark's ``spark.streams.addListener``.
@@ -616,11 +603,11 @@ class StateStore:
         Raises:
             InvalidArgumentError: for an object that is not a listener.
         """
-        self._parts.listeners.add(listener)
+        self.parts.listeners.add(listener)
 
     def remove_listener(self, listener: CheckpointListener) -> None:
         """Remove a listener; do nothing if it is unknown."""
-        self._parts.listeners.remove(listener)
+        self.parts.listeners.remove(listener)
 
 
 def _checkpoint_view(catalog: Catalog, checkpoint_id: int) -> tuple[NotebookBar, tuple[Any, ...]]:

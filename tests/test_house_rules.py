@@ -168,7 +168,7 @@ def missing(member: Callable[..., Any] | property) -> list[str]:
     found = ["Raises"] if re.search(r"\bRaises [A-Z]", text) else []
     if isinstance(member, property):
         return found
-    signature = inspect.signature(inspect.unwrap(member))
+    signature = inspect.signature(member)
     own = [
         name
         for name, one in signature.parameters.items()

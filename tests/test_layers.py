@@ -22,8 +22,7 @@ LAYERS = (
     ("statestore.settings",),
     ("statestore",),  # the public names
     ("statestore.store",),
-    ("statestore.api.inspection", "statestore.api.maintenance"),
-    ("statestore.api.context",),
+    ("statestore.api",),
     ("statestore.publishing",),
     ("statestore.maintenance", "statestore.spark"),
     ("statestore.snapshot",),

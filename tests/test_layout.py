@@ -112,7 +112,7 @@ def test_a_copy_and_a_fork_remember_what_the_source_does(tmp_path: Path) -> None
     store = opened(tmp_path / "s", layout="auto")
     take(store)
     store.maintenance.copy("latest", str(tmp_path / "copy"))
-    store.maintenance.fork(str(tmp_path / "fork"))
+    store.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     store.maintenance.copy("latest", opened(tmp_path / "said", layout="ranged"))
     found = {name: remembered(tmp_path / name) for name in ("copy", "fork", "said")}
     assert found == {"copy": "auto", "fork": "auto", "said": "ranged"}

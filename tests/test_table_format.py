@@ -149,7 +149,7 @@ def test_a_copy_and_a_fork_remember_what_the_source_does(tmp_path: Path) -> None
     """Unless the target was opened with another one; a target that is there keeps its own."""
     store = made(tmp_path / "s", "parquet")
     store.maintenance.copy("latest", str(tmp_path / "copy"))
-    store.maintenance.fork(str(tmp_path / "fork"))
+    store.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     store.maintenance.copy("latest", StateStore.open(str(tmp_path / "said"), table_format="delta"))
     made(tmp_path / "there", "delta")
     store.maintenance.copy("latest", str(tmp_path / "there"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from statestore.api.context import HasContext, StoreContext
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import CheckpointRef
 from statestore.durations import Duration, milliseconds_of
@@ -15,6 +14,7 @@ from statestore.maintenance import diff as diff_command
 from statestore.maintenance import trend as trend_command
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
 from statestore.maintenance.diff_report import CheckpointDifference
+from statestore.maintenance.store_context import HasContext
 from statestore.maintenance.trend import TrendOptions
 from statestore.maintenance.trend_report import StoreTrend
 from statestore.restore import compare_plans as compare_command
@@ -37,15 +37,11 @@ __all__ = ["StoreInspection"]
 
 
 @checked_methods
-class StoreInspection:
+class StoreInspection(HasContext):
     """Queries a store about keys, differences and sizes; from ``store.inspect``.
 
     It needs no Spark.
     """
-
-    def __init__(self, store: StoreContext) -> None:
-        """Use ``StateStore.inspect``."""
-        self._store = store
 
     def key(
         self,
@@ -82,7 +78,7 @@ class StoreInspection:
         """
         key_of = key if callable(key) else lambda state: key
         return key_command.key_states(
-            self._store.checkpoint(checkpoint),
+            self.parts.checkpoint(checkpoint),
             key_of,
             uid=operator,
             name=state,
@@ -120,7 +116,7 @@ class StoreInspection:
         """
         key_of = key if callable(key) else lambda state: key
         checkpoints = as_of_command.key_history(
-            self._store.catalog(),
+            self.parts.catalog(),
             key_of,
             operator,
             state,
@@ -161,7 +157,7 @@ class StoreInspection:
             InvalidArgumentError: if the two cannot be joined.
             MissingFileError or DamagedFileError: while the rows are read.
         """
-        catalog = self._store.catalog()
+        catalog = self.parts.catalog()
         sides = catalog.checkpoint(a), catalog.checkpoint(b)
         return as_of_command.as_of(*sides, operator, state, now_ms=now_ms)
 
@@ -201,8 +197,8 @@ class StoreInspection:
             CorruptionError or StorageError: if a side cannot be read.
         """
         return diff_command.diff(
-            self._store.checkpoint(a),
-            (self._store if other is None else other.parts).checkpoint(b),
+            self.parts.checkpoint(a),
+            (self.parts if other is None else other.parts).checkpoint(b),
             uid=operator,
             name=state,
             keys=keys,
@@ -248,7 +244,7 @@ class StoreInspection:
             MissingFileError or DamagedFileError: for a damaged file.
         """
         return skew_command.skew(
-            self._store.checkpoint(checkpoint),
+            self.parts.checkpoint(checkpoint),
             operator,
             state,
             by=Weight(by),
@@ -300,7 +296,7 @@ class StoreInspection:
             size_bytes=size_bytes, restore_ms=restore_ms, rate=rate, parallelism=parallelism
         )
         return trend_command.trend(
-            self._store.catalog(),
+            self.parts.catalog(),
             operator,
             state,
             options,
@@ -328,7 +324,7 @@ class StoreInspection:
         Returns:
             The two distributions of each operator.
         """
-        manifest = self._store.checkpoint(checkpoint).manifest
+        manifest = self.parts.checkpoint(checkpoint).manifest
         plan = plan_target(manifest, RestoreTarget(parallelism=parallelism))
         return skews_of(manifest, plan, Weight(by))
 
@@ -367,7 +363,7 @@ class StoreInspection:
             ParallelismError or InvalidArgumentError: for an impossible parallelism or option.
         """
         return compare_command.compare(
-            self._store.checkpoint(checkpoint).manifest,
+            self.parts.checkpoint(checkpoint).manifest,
             parallelisms,
             balance=balance,
             hosts=hosts,
@@ -408,7 +404,7 @@ class StoreInspection:
             InvalidArgumentError: for too few slots or an unknown strategy.
             StateStoreError: the errors of :meth:`StateStore.plan`.
         """
-        manifest = self._store.checkpoint(checkpoint).manifest
+        manifest = self.parts.checkpoint(checkpoint).manifest
         target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
         operators = plan(manifest, target).operators
         return place_operators(manifest, operators, hosts, strategy, graph)

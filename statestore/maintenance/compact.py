@@ -25,8 +25,9 @@ from statestore.format.layers import live_rows, live_without
 from statestore.format.manifest import KeyedEntry, Layer, Manifest
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.compaction import Compactor
-from statestore.listeners import Progress
-from statestore.maintenance.derive import DerivedReport, Deriver
+from statestore.listeners import Progress, ignore_progress
+from statestore.maintenance.derive import DerivedReport
+from statestore.maintenance.store_context import HasContext
 
 __all__ = ["CompactReport", "CompactedState", "compact"]
 
@@ -76,36 +77,67 @@ class CompactReport(DerivedReport):
 
 
 def compact(
-    deriver: Deriver,
+    store: HasContext,
+    checkpoint: CheckpointRef = "latest",
     *,
-    checkpoint: CheckpointRef,
     operator: str | None = None,
     state: str | None = None,
     key_groups: KeyGroupRange | str | None = None,
     everything: bool = False,
-    rule: CompactionRule,
-    from_older: bool,
-    dry_run: bool,
-    now_ms: int | None,
-    progress: Progress,
+    rule: CompactionRule | None = None,
+    from_older: bool = False,
+    dry_run: bool = False,
+    now_ms: int | None = None,
+    on_progress: Progress | None = None,
 ) -> CompactReport:
-    """Make a new checkpoint with the same state, with changes folded and layers merged.
+    """Merge layers of incremental checkpoints, and fold them into their base.
 
-    ``key_groups`` as text is ``0-31`` or ``7``. ``everything`` ignores the rule. If there is
-    nothing to do, nothing is written and no other writer is fenced. Raises
-    CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, CorruptionError for a damaged
-    file, CommitConflictError, or StorageError. If it raises, no new checkpoint is visible.
+    The result is a new checkpoint; the old ones stay. If there is nothing to do, no checkpoint
+    is made. If the compaction fails, no new checkpoint is visible.
+
+    A job compacts in the background of its own snapshots. A running job can no longer commit
+    afterwards, as after :meth:`edit`. If two compactions run at the same time, only one
+    commits.
+
+    Args:
+        checkpoint: as in :meth:`savepoint`.
+        operator: compacts only the states of this operator.
+        state: compacts only the state of this name.
+        key_groups: a KeyGroupRange or a text such as ``0-31``. Only base files with some of
+            these key groups are selected, and no layers are merged.
+        everything: merges all changes into their base, so that no layers are left.
+        rule: the policy to apply, once; by default the store's.
+        from_older: allows a checkpoint that is not the newest. The new checkpoint then undoes
+            the newer ones, with their batches. Without it only a dry run takes such a
+            checkpoint.
+        dry_run: reports what would be done, and changes nothing.
+        now_ms: rows that have expired by this time, in ms since 1970, are not rewritten; by
+            default now.
+        on_progress: called with the number of spans and layers done and the total.
+
+    Returns:
+        The compacted states.
+
+    Raises:
+        CheckpointNotFoundError or StateNotFoundError: if the checkpoint or state does not
+            exist.
+        InvalidArgumentError: for invalid options.
+        CorruptionError: if a file is damaged.
+        CommitConflictError: if another writer commits first.
+        StorageError: if the store cannot be read or written.
     """
     only = _range_of(key_groups)
+    deriver, progress = store.parts.deriver(), on_progress or ignore_progress
     source = deriver.load_source(checkpoint, from_older=from_older or dry_run)
     # Without a rule, expired rows are also removed from key groups without changes.
-    applied = None if everything else rule
+    applied = None if everything else rule or store.parts.compaction or CompactionRule()
     plans = [
         _CompactionPlan.from_entry(entry, applied, only)
         for entry in _select_entries(source.manifest, operator, state)
         if entry.layers or (everything and entry.state.ttl is not None)
     ]
     is_needed = any(plan.steps for plan in plans)
+    now_ms = store.parts.now_ms() if now_ms is None else now_ms
     done = [plan.entry for plan in plans]
     with deriver.derive(source, "compact", dry_run=dry_run, is_needed=is_needed) as draft:
         if draft.writer is not None:

@@ -14,7 +14,7 @@ different checkpoints under one id. Tables get the target's format, and a Delta 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,13 +31,14 @@ from statestore.errors import (
 )
 from statestore.format.hold_documents import Savepoint, check_savepoint_name
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef
-from statestore.listeners import Progress
+from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.copy_files import FileCopy, data_files
 from statestore.maintenance.derive import DerivedReport, Deriver, Source
+from statestore.maintenance.store_context import HasContext, StoreContext
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints
-from statestore.storage import Storage
+from statestore.storage import Storage, open_storage
 
-__all__ = ["CopiedCheckpoint", "copy", "fork"]
+__all__ = ["CopiedCheckpoint", "copy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class CopiedCheckpoint(DerivedReport):
 
     ``new_checkpoint_id`` is the checkpoint in the target. ``found`` is True if an earlier copy had
     made it, also in a dry run. ``copied_files`` and ``copied_bytes`` count only the files that the
-    target lacked; a fork shares the other files.
+    target lacked; a linked copy shares the other files.
     """
 
     target: str
@@ -59,40 +60,60 @@ class CopiedCheckpoint(DerivedReport):
 
 
 def copy(
-    source: Catalog,
+    store: HasContext,
     checkpoint: CheckpointRef,
-    target: Storage,
-    deriver: Callable[[Catalog], Deriver],
+    target: HasContext | str,
     *,
-    table_format: str | None = None,
-    layout: str | None = None,
-    as_savepoint: str | None,
-    dry_run: bool,
-    progress: Progress,
     linked: bool = False,
+    as_savepoint: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    dry_run: bool = False,
+    on_progress: Progress | None = None,
 ) -> CopiedCheckpoint:
-    """Copy a checkpoint, and its savepoint if one was named; return what was done.
+    """Copy a checkpoint, or a savepoint by its name, to another store.
 
-    ``deriver`` creates the writer of the target. A new store records ``table_format`` and
-    ``layout``, which default to the source's. ``linked`` hard-links files where the file system
-    can, instead of copying them. ``progress`` is called with the bytes done and the total. Raises
-    CheckpointNotFoundError, CommitConflictError, StorageError, or one of these:
+    The copy gets the next id there. If it is copied again, the first copy is found. Files that
+    the target already has are not copied, so a killed copy can resume. Tables have the target's
+    format.
 
-    * InvalidArgumentError if the target is the source itself, if the target has another checkpoint
-      under the savepoint's name, or if ``table_format`` is not the target's.
-    * ParallelismError or SchemaMismatchError if the target has a state of the same name with
-      another key.
-    * MissingFileError or DamagedFileError for a missing or damaged file of the source.
+    A linked copy is a new store that shares the files of this one. On one file system they are
+    hard-linked and nothing is copied: a file has a name in each store, and is deleted when both
+    stores have released it. Files are never changed in place, so neither store sees the other's
+    writes, but damage of a file damages both. Files are copied to and from a bucket, and to another
+    disk.
 
-    After any of these the copy can be run again, and continues where it stopped.
+    Args:
+        checkpoint: as in :meth:`savepoint`.
+        target: an open store, or the path or URL of one. It is created if it does not exist. A
+            new store records the table format and layout that it was opened with, or this
+            store's.
+        linked: makes a new store that shares the files, instead of copying them.
+        as_savepoint: the name of the savepoint in the target. By default a savepoint keeps its
+            name, and other checkpoints get none.
+        storage_options: options for fsspec, if ``target`` is a path or URL.
+        dry_run: reports what would be copied, and changes nothing.
+        on_progress: called with the number of copied bytes and the total.
+
+    Returns:
+        The copied checkpoint.
+
+    Raises:
+        CheckpointNotFoundError: if the checkpoint does not exist.
+        InvalidArgumentError: for this store itself, for a savepoint name that the target uses
+            for another checkpoint, or for a table format that is not the target's. For a linked
+            copy, also if ``target`` has a checkpoint, or other files than a store's.
+        ParallelismError or SchemaMismatchError: for a state with another key in the target.
+        MissingFileError or DamagedFileError: for a missing or damaged file of this store.
+        CommitConflictError or StorageError: the copy can be run again.
     """
-    if is_same_place(source.storage, target):
-        raise InvalidArgumentError(f"{target.url} is the store itself; choose another target")
+    source = store.parts.catalog()
+    other = _target_context(store.parts, target, storage_options, linked=linked)
+    storage = other.storage
     if as_savepoint is not None:
         check_savepoint_name(as_savepoint)
     found = source.checkpoint(checkpoint)
     manifest, name = found.manifest, as_savepoint or found.name
-    making = _open_target(source, target, deriver, table_format, layout, dry_run)
+    making = _open_target(source, other, dry_run)
     new_id = None if making is None else _first_copy(making.catalog, manifest)
     is_copied = new_id is not None
     if making is not None:
@@ -100,7 +121,13 @@ def copy(
         if not is_copied:
             _refuse_other_keys(making.catalog, manifest)
     files = data_files(manifest)
-    work = FileCopy(source.storage, target, progress, () if is_copied else files, linked=linked)
+    work = FileCopy(
+        source.storage,
+        storage,
+        on_progress or ignore_progress,
+        () if is_copied else files,
+        linked=linked,
+    )
     if making is not None and not is_copied:
         work.index_kept_files(making.catalog)
     if dry_run:
@@ -112,7 +139,7 @@ def copy(
             _put_savepoint(making.catalog, name, new_id)
     return CopiedCheckpoint(
         store=source.storage.url,
-        target=target.url,
+        target=storage.url,
         dry_run=dry_run,
         checkpoint_id=manifest.checkpoint_id,
         new_checkpoint_id=new_id,
@@ -126,65 +153,47 @@ def copy(
     )
 
 
-def fork(
-    source: Catalog,
-    checkpoint: CheckpointRef,
-    target: Storage,
-    deriver: Callable[[Catalog], Deriver],
+def _target_context(
+    source: StoreContext,
+    target: HasContext | str,
+    storage_options: Mapping[str, Any] | None,
     *,
-    dry_run: bool,
-    progress: Progress,
-) -> CopiedCheckpoint:
-    """Create a store at ``target`` whose first checkpoint is the given one, and share its files.
-
-    On one file system, files are hard-linked, so nothing is copied, and a collection in either
-    store removes only its own name. Files are never changed in place, so neither store sees the
-    other's writes. But if the bytes of a file are damaged, they are damaged in both stores. Files
-    are copied if they cannot be linked, as in a bucket or on another disk.
-
-    ``copied_files`` counts the files that could not be linked. An interrupted fork continues where
-    it stopped. Raises InvalidArgumentError if ``target`` already has a store with checkpoints, or a
-    folder with other files, and the errors of :func:`copy`.
-    """
-    _refuse_used(target)
-    return copy(
-        source,
-        checkpoint,
-        target,
-        deriver,
-        as_savepoint=None,
-        dry_run=dry_run,
-        progress=progress,
-        linked=True,
-    )
+    linked: bool,
+) -> StoreContext:
+    """Return the target, which must be another store, and for a linked copy an unused place."""
+    if isinstance(target, str):
+        storage = open_storage(target, storage_options, of_store=True)
+        other = StoreContext.on(storage, parquet=source.parquet)
+    else:
+        other = target.parts
+    if linked:
+        _refuse_used(other.storage)
+    if is_same_place(source.storage, other.storage):
+        raise InvalidArgumentError(
+            f"{other.storage.url} is the store itself; choose another target"
+        )
+    return other
 
 
-def _open_target(
-    source: Catalog,
-    target: Storage,
-    deriver: Callable[[Catalog], Deriver],
-    table_format: str | None,
-    layout: str | None,
-    dry_run: bool,
-) -> Deriver | None:
+def _open_target(source: Catalog, target: StoreContext, dry_run: bool) -> Deriver | None:
     """Open the target, and create it unless this is a dry run.
 
     Return None if a dry run finds no store.
     """
     try:
         catalog = Catalog.open(
-            target,
+            target.storage,
             create=not dry_run,
-            table_format=table_format or source.table_format(None),
-            layout=layout or source.layout(None),
+            table_format=target.table_format or source.table_format(None),
+            layout=target.layout or source.layout(None),
         )
     except StoreNotFoundError:
         if not dry_run:
             raise
         return None
-    if table_format is not None:
-        catalog.table_format(table_format)
-    return deriver(catalog)
+    if target.table_format is not None:
+        catalog.table_format(target.table_format)
+    return target.deriver_of(catalog)
 
 
 def _copy_and_commit(
@@ -329,11 +338,11 @@ def is_same_place(first: Storage, second: Storage) -> bool:
 def _refuse_used(target: Storage) -> None:
     """Refuse a target that is in use.
 
-    A store without a checkpoint is an interrupted fork, and is allowed.
+    A store without a checkpoint is an interrupted linked copy, and is allowed.
     """
     if target.is_empty():
         return
-    advice = "choose a path that does not exist yet for the fork"
+    advice = "choose a path that does not exist yet for the linked copy"
     try:
         numbers = Catalog.open(target, create=False).checkpoint_ids()
     except StoreNotFoundError as error:
@@ -343,5 +352,5 @@ def _refuse_used(target: Storage) -> None:
     if numbers:
         raise InvalidArgumentError(
             f"{target.url} is already a store, with checkpoints "
-            f"{', '.join(map(str, numbers))}; {advice}, or use 'statestore copy'"
+            f"{', '.join(map(str, numbers))}; {advice}, or copy without links"
         )

@@ -47,6 +47,7 @@ from statestore.maintenance.edit_keys import (
     updated_rows,
 )
 from statestore.maintenance.edit_sql import SqlResult, sql_result
+from statestore.maintenance.store_context import HasContext
 from statestore.restore.lookup import rows_of_keys
 from statestore.restore.plan import owners_of
 from statestore.restore.wanted_keys import WantedKeys, key_batch
@@ -133,29 +134,65 @@ class _Deletes:
 
 
 def edit(
-    deriver: Deriver,
-    uid: str,
-    name: str,
-    wanted: Edit,
+    store: HasContext,
+    operator: str,
+    state: str,
     *,
-    checkpoint: CheckpointRef,
-    from_older: bool,
-    dry_run: bool,
+    delete: Sequence[Any] = (),
+    put: Sequence[Mapping[str, Any]] = (),
+    update: RowUpdate | None = None,
+    rows: Any = None,
+    sql: str | None = None,
+    allow_empty: bool = True,
+    checkpoint: CheckpointRef = "latest",
+    from_older: bool = False,
+    dry_run: bool = False,
 ) -> EditedState:
-    """Change a keyed state of a checkpoint; return the result.
+    """Change one keyed state of a checkpoint, as a new checkpoint; the old one stays.
 
-    A dry run checks the columns of a frame, but not its rows. Raises CheckpointNotFoundError,
-    StateNotFoundError, InvalidArgumentError, CommitConflictError, StorageError, or one of these:
+    Either ``delete``, ``put`` and ``update`` change single keys, or ``rows`` or ``sql`` gives
+    all rows. Only files of key groups that change are written, except with ``rows``.
 
-    * SchemaMismatchError, NullKeyError or DuplicateKeyError for rows that a snapshot would refuse.
-    * CorruptionError for a damaged file.
-    * MissingDependencyError for SQL without DuckDB.
+    Args:
+        operator: the operator.
+        state: the state.
+        delete: keys whose rows are all deleted. They are deleted before ``put`` is applied.
+        put: rows that replace rows with the same key, namespace and entry columns. Columns that
+            a row lacks become null.
+        update: new values for some columns of the rows of some keys. The other columns keep
+            their values.
+        rows: all rows of the state, as a DataFrame, an Arrow table, or a list of dictionaries.
+        sql: a SELECT over the table ``state``, which DuckDB runs.
+        allow_empty: whether the result of ``sql`` may be empty, which removes all rows.
+        checkpoint: as in :meth:`savepoint`.
+        from_older: as in :meth:`compact`.
+        dry_run: reports what would be changed, and changes nothing.
 
-    If an edit fails, no new checkpoint is visible.
+    Returns:
+        The changed state, with the first changed rows before and after.
+
+    Raises:
+        StateNotFoundError: if the state does not exist.
+        InvalidArgumentError, SchemaMismatchError, NullKeyError or DuplicateKeyError: for rows
+            that a snapshot would refuse. InvalidArgumentError also if ``update`` names a key
+            without a row, or one that is deleted.
+        MissingDependencyError: without DuckDB.
+        CorruptionError: if a file is damaged.
+        CommitConflictError: if another writer commits first.
+        StorageError: if the store cannot be read or written.
     """
+    wanted = Edit(
+        delete=tuple(delete),
+        put=tuple(put),
+        update=update,
+        rows=rows,
+        sql=sql,
+        allow_empty=allow_empty,
+    )
+    deriver = store.parts.deriver()
     storage = deriver.catalog.storage
     source = deriver.load_source(checkpoint, from_older=from_older or dry_run)
-    entry = source.manifest.keyed_entry(uid, name)
+    entry = source.manifest.keyed_entry(operator, state)
     deletes = _deletes(storage, entry, wanted.delete)
     # A refused edit must not take over the store of a job.
     with _prepared(deriver, entry, wanted, deletes, dry_run=dry_run) as prepared:
@@ -164,8 +201,8 @@ def edit(
             result = _apply_edit(deriver, draft, entry, wanted, prepared)
             draft.put(result.state.entry)
             draft.record(
-                operator=uid,
-                state=name,
+                operator=operator,
+                state=state,
                 by=wanted.how,
                 rows_before=entry.rows,
                 rows_after=result.rows,
@@ -174,8 +211,8 @@ def edit(
     files = result.state.replaced if dry_run else result.state.new
     return EditedState(
         **draft.facts,
-        operator=uid,
-        state=name,
+        operator=operator,
+        state=state,
         how=wanted.how,
         rows_before=entry.rows,
         changed_rows_before=entry.changed_rows,

@@ -50,12 +50,12 @@ from statestore.format.hold_documents import Savepoint
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, Manifest
 from statestore.format.origin_json import REPLACING
-from statestore.listeners import Progress, ignore_progress
+from statestore.listeners import Progress
 from statestore.maintenance.derive import Deriver, Draft
 from statestore.maintenance.erase_files import Hit, RowFinder, RowRemover
 from statestore.maintenance.erase_logs import clean_logs, drop_log
 from statestore.maintenance.erase_replace import replace_checkpoints, unfinished_replacements
-from statestore.maintenance.erase_search import KeySearch, readable_manifests, search_store
+from statestore.maintenance.erase_search import KeySearch, find_subject, readable_manifests
 from statestore.maintenance.erase_subject import (
     OperatorKey,
     OtherState,
@@ -66,9 +66,10 @@ from statestore.maintenance.erase_subject import (
 )
 from statestore.maintenance.gc import CollectedGarbage, collect_garbage
 from statestore.maintenance.retention import tombstone
+from statestore.maintenance.store_context import HasContext
 from statestore.parquet.file_checks import check_sizes
 
-__all__ = ["E", "ErasedState", "ForgottenSubject", "ReplacedCheckpoint", "erase"]
+__all__ = ["E", "ErasedState", "ForgottenSubject", "ReplacedCheckpoint", "forget"]
 
 
 _COMMAND = "forget"
@@ -139,59 +140,61 @@ class ForgottenSubject:
         return None if self.search is None else self.search.problem
 
 
-def erase(
-    deriver: Deriver,
-    wanted: Mapping[str, Any] | OperatorKey,
+def forget(
+    store: HasContext,
+    subject: Mapping[str, Any] | OperatorKey,
     *,
     checkpoint: CheckpointRef | None = None,
-    ignore_pins: bool,
-    dry_run: bool,
-    collect: bool,
-    search: bool,
-    now_ms: int,
-    progress: Progress,
+    search: bool = True,
+    ignore_pins: bool = False,
+    dry_run: bool = False,
+    gc: bool = False,
+    on_progress: Progress | None = None,
 ) -> ForgottenSubject:
-    """Remove a subject from every kept checkpoint, or from one, and search the store for it.
+    """Remove a subject from every kept checkpoint, and search the whole store for it.
+
+    With columns, rows are removed from every keyed state of every operator whose key, namespace
+    or entry columns (map keys) include, or once included, all of the columns. With an
+    :class:`OperatorKey`, they are removed from the states of one operator.
+
+    The first checkpoint with the subject and all later ones are replaced by new ones, in their
+    order. The old ones expire, and their savepoints move. :meth:`gc` deletes their files. A
+    running job can no longer commit, and it still has the subject. An interrupted call can be
+    run again, and then finishes.
 
     Args:
-        deriver: The store.
-        wanted: The subject: the value of each column, or a key of an operator.
-        checkpoint: The checkpoint; None for all kept ones.
-        ignore_pins: Whether pinned checkpoints are replaced too.
-        dry_run: Whether to say only what would be removed.
-        collect: Whether to delete all files that nothing needs, of any age, before the search.
-        search: Whether to search the store afterwards.
-        now_ms: The time, in milliseconds since 1970.
-        progress: Called with the number of searched bytes and the total.
+        subject: the value of each column, such as ``{"customer": 312}``, or a function that
+            returns it for the column's type. States whose column has another type are not
+            changed, but reported. Or an ``OperatorKey``.
+        checkpoint: the only checkpoint to remove it from; by default every kept one.
+        search: searches the store afterwards, as :meth:`find_subject` does.
+        ignore_pins: replaces pinned checkpoints too.
+        dry_run: reports what would be removed, and changes nothing.
+        gc: also deletes all unneeded files of any age, as :meth:`gc` does with a minimum age of
+            0. No job and no reader may be active. Without it the old files still contain the
+            subject, and the search finds them.
+        on_progress: called with the number of searched bytes and the total.
 
     Returns:
-        The removed rows, and the result of the search.
+        The removed rows and the findings of the search.
 
     Raises:
-        StateNotFoundError: No state has such a key or such columns.
-        CheckpointNotFoundError: The checkpoint does not exist.
-        InvalidArgumentError: The subject does not fit any state, a checkpoint is pinned, or the
-            tables cannot be written.
-        MalformedManifestError: A kept checkpoint cannot be read.
-        CorruptionError: A file is not what was written.
-        CommitConflictError: Another writer committed first.
-        StorageError: The store cannot be read or written.
+        StateNotFoundError or CheckpointNotFoundError: if no state has these columns, or if the
+            operator, state or checkpoint does not exist.
+        InvalidArgumentError: for pinned checkpoints unless ``ignore_pins`` is set, and if no
+            state can hold the values or the key.
+        CorruptionError: if a file is damaged.
+        CommitConflictError: if another writer commits first.
+        StorageError: if the store cannot be read or written.
     """
-    find = subject_of(wanted)
-    erased = _erase(deriver, find, checkpoint, ignore_pins, dry_run, now_ms)
+    deriver, now_ms = store.parts.deriver(), store.parts.now_ms()
+    erased = _erase(deriver, subject_of(subject), checkpoint, ignore_pins, dry_run, now_ms)
     if dry_run:
         return erased
-    if collect:
-        garbage = collect_garbage(
-            deriver.catalog,
-            minimum_age_ms=0,
-            now_ms=now_ms,
-            dry_run=False,
-            progress=ignore_progress,
-        )
-        erased = replace(erased, collected=garbage)
+    if gc:
+        erased = replace(erased, collected=collect_garbage(store, minimum_age="0"))
     if search:
-        erased = replace(erased, search=search_store(deriver.catalog, find, progress))
+        erased = replace(erased, search=find_subject(store, subject, on_progress=on_progress))
     return erased
 
 

@@ -47,17 +47,19 @@ from statestore.format.names import (
     is_savepoint,
 )
 from statestore.format.schema import Schema
-from statestore.listeners import Progress
+from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.erase_files import FileRows, rows_in_file
 from statestore.maintenance.erase_search_values import IsClean, ValueSearch, json_lines
 from statestore.maintenance.erase_subject import (
+    OperatorKey,
     OtherState,
     Selection,
     Subject,
-    SubjectOf,
     refuse_unknown,
     selections_in_folders,
+    subject_of,
 )
+from statestore.maintenance.store_context import HasContext
 from statestore.storage import Listed, Storage
 
 __all__ = [
@@ -71,8 +73,8 @@ __all__ = [
     "LogReader",
     "SubjectTrace",
     "UnsearchedFile",
+    "find_subject",
     "readable_manifests",
-    "search_store",
     "selections_for_file",
 ]
 
@@ -214,30 +216,35 @@ def _is_list_deleted(storage: Storage, part: Entry) -> bool:
     return False
 
 
-def search_store(
-    catalog: Catalog,
-    find: SubjectOf,
-    progress: Progress,
+def find_subject(
+    store: HasContext,
+    subject: Mapping[str, Any] | OperatorKey,
+    *,
+    on_progress: Progress | None = None,
 ) -> KeySearch:
-    """Search every file of a store for a subject.
+    """Search all files of the store for a subject, whether or not a checkpoint names them.
+
+    Every file is decoded: rows of data files, statistics and partition values of Delta logs,
+    and text of documents. A file that cannot be decoded is reported, and then the subject does
+    not count as gone.
 
     Args:
-        catalog: The store's checkpoints.
-        find: Returns the subject for the readable checkpoints, oldest first.
-        progress: Called with the number of searched bytes and the total.
+        subject: as in :meth:`forget`.
+        on_progress: called with the number of searched bytes and the total.
 
     Returns:
-        The findings, and the files that could not be searched.
+        The searched files and the findings.
 
     Raises:
-        StateNotFoundError: No checkpoint has such a state.
-        InvalidArgumentError: The key does not fit.
-        StorageError: The store cannot be read.
+        StateNotFoundError: if no state has these columns, or if the state does not exist.
+        InvalidArgumentError: for a key that does not fit.
+        StorageError: if the store cannot be read.
     """
+    catalog, progress = store.parts.catalog(), on_progress or ignore_progress
     manifests = readable_manifests(catalog)
-    subject = find(manifests)
-    refuse_unknown(catalog, subject, manifests)
-    search = _Search(catalog.storage, subject, manifests)
+    wanted = subject_of(subject)(manifests)
+    refuse_unknown(catalog, wanted, manifests)
+    search = _Search(catalog.storage, wanted, manifests)
     listing = [item for item in catalog.storage.listed("") if not item.name.endswith("/")]
     total, done = sum(item.size_bytes for item in listing), 0
     for item in sorted(listing, key=lambda item: (not is_data_file(item.name), item.name)):
@@ -247,14 +254,14 @@ def search_store(
     progress(total, total)
     return KeySearch(
         store=catalog.storage.url,
-        operator=subject.operator,
-        columns=subject.columns,
+        operator=wanted.operator,
+        columns=wanted.columns,
         files=len(listing),
         size_bytes=total,
         searched=dict(search.searched),
         found=tuple(search.traces),
         unsearched=tuple(search.unsearched),
-        others=subject.others,
+        others=wanted.others,
     )
 
 

@@ -101,11 +101,8 @@ from itertools import pairwise
 from statestore.catalog.catalog import Catalog
 from statestore.delta.backend import shown_files
 from statestore.delta.log_cleanup import unneeded_files
-from statestore.errors import (
-    FormatVersionError,
-    InvalidArgumentError,
-    MalformedManifestError,
-)
+from statestore.durations import Duration, milliseconds_of
+from statestore.errors import FormatVersionError, MalformedManifestError
 from statestore.format.claim_documents import claim_from_json
 from statestore.format.hold_documents import Held
 from statestore.format.names import (
@@ -131,6 +128,7 @@ from statestore.maintenance.gc_mark import (
     mark,
     named_files_if_readable,
 )
+from statestore.maintenance.store_context import HasContext
 from statestore.storage import Listed, Storage
 
 __all__ = [
@@ -251,26 +249,33 @@ class CollectedGarbage:
 
 
 def collect_garbage(
-    catalog: Catalog,
+    store: HasContext,
     *,
-    minimum_age_ms: int,
-    now_ms: int,
-    dry_run: bool,
-    progress: Progress,
+    minimum_age: Duration = DEFAULT_MINIMUM_AGE,
+    dry_run: bool = False,
+    on_progress: Progress | None = None,
 ) -> CollectedGarbage:
-    """Delete the dead files, and report them; an interrupted run can be repeated.
+    """Delete the data files that no visible checkpoint, savepoint or pin needs.
 
-    ``progress`` is called with the number of deleted files and the total. Before anything is
-    deleted, it raises:
+    Files that crashed writers left are deleted too.
 
-    * InvalidArgumentError for a negative age;
-    * CorruptionError or FormatVersionError for an unreadable document of a kept checkpoint or hold;
-    * StorageError if a listing lacks a live file.
+    Args:
+        minimum_age: only files above this age are deleted; by default 24 hours. Files of
+            checkpoints that expired more recently stay as well. No snapshot that takes longer
+            than this may run at the same time. With 0, no snapshot may run at all.
+        dry_run: reports what would be deleted, and changes nothing.
+        on_progress: called with the number of deleted files and the total.
 
-    StorageError is also raised if a file cannot be deleted.
+    Returns:
+        The deleted files.
+
+    Raises:
+        StoreNotFoundError: if the store does not exist.
+        CorruptionError, FormatVersionError or StorageError: before anything is deleted, if the
+            needed files cannot be determined. The message says what to do.
     """
-    if minimum_age_ms < 0:
-        raise InvalidArgumentError(f"an age must be 0 or more milliseconds, not {minimum_age_ms}")
+    minimum_age_ms = milliseconds_of(minimum_age)
+    catalog, now_ms = store.parts.catalog(), store.parts.now_ms()
     marks = mark(catalog, minimum_age_ms=minimum_age_ms, now_ms=now_ms)
     dead, live, young = _divide(catalog.storage, marks, minimum_age_ms, now_ms)
     staying = {item.name for item in (*young, *live)} - marks.live
@@ -284,7 +289,7 @@ def collect_garbage(
     leftovers, log_files = _remains(catalog.storage, marks, minimum_age_ms, now_ms)
     if not dry_run:
         _sync_what_was_read(catalog.storage)
-        _delete(catalog.storage, [item.name for item in dead], progress)
+        _delete(catalog.storage, [item.name for item in dead], on_progress or ignore_progress)
         _delete_documents(
             catalog.storage,
             map(manifest_path, expired.without_files),  # after their files

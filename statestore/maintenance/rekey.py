@@ -21,11 +21,11 @@ from statestore.format.documents import convert_json
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.manifest_json import keyed_from_json, keyed_to_json
 from statestore.format.state import KeyedState
-from statestore.listeners import Progress
+from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.copy_files import new_name
 from statestore.maintenance.derive import DerivedReport, Deriver, Draft
 from statestore.maintenance.rekey_plan import (
-    RekeyRequest,
+    check_request,
     refuse_mixed,
     requested_graph,
     requested_state,
@@ -38,8 +38,9 @@ from statestore.maintenance.rekey_spill import (
     working_folder,
     write_range,
 )
+from statestore.maintenance.store_context import HasContext
 
-__all__ = ["RekeyReport", "RekeyRequest", "RekeyedState", "rekey"]
+__all__ = ["RekeyReport", "RekeyedState", "rekey"]
 
 
 _SPREAD, _WRITTEN = "spread.json", "written.json"
@@ -76,48 +77,80 @@ class RekeyReport(DerivedReport):
 
 
 def rekey(
-    deriver: Deriver,
-    wanted: RekeyRequest,
+    store: HasContext,
+    operator: str,
+    state: str | None = None,
     *,
-    checkpoint: CheckpointRef,
-    from_older: bool,
-    work: Path | None,
-    dry_run: bool,
-    progress: Progress,
+    max_parallelism: int | None = None,
+    key: str | Sequence[str] | None = None,
+    hash_scheme: str | None = None,
+    checkpoint: CheckpointRef = "latest",
+    from_older: bool = False,
+    work: str | Path | None = None,
+    dry_run: bool = False,
+    on_progress: Progress | None = None,
 ) -> RekeyReport:
-    """Make a new checkpoint with an operator's states over other key groups.
+    """Give an operator's keyed states, or one of them, other key groups, as a new checkpoint.
 
-    ``work`` is an empty folder, or the folder of an interrupted run of the same job; one run uses
-    it at a time. The default is a temporary folder: then a failed run cannot resume, and deletes
-    its files from the store. ``progress`` is called with the rows read and written so far, and the
-    total. A dry run reads no rows. Raises CheckpointNotFoundError, StateNotFoundError,
-    InvalidArgumentError, UnsupportedTypeError, ParallelismError, CorruptionError,
-    CommitConflictError or StorageError. Raises NullKeyError or DuplicateKeyError if the rows do not
-    fit the new key. If a run fails, no new checkpoint is visible.
+    Rows do not change, as their digest proves. A running job can no longer commit.
+
+    Args:
+        operator: the operator.
+        state: the state; by default all keyed states of the operator.
+        max_parallelism: the new number of key groups; any is possible.
+        key: the new key columns of the state ``state``, chosen from its columns. Former key
+            columns become value columns.
+        hash_scheme: the new hash scheme.
+        checkpoint: as in :meth:`savepoint`.
+        from_older: as in :meth:`compact`.
+        work: a local folder, used by one run at a time, from which an interrupted run resumes.
+            Without it, a failed run leaves nothing behind.
+        dry_run: reports what would be written, and changes nothing.
+        on_progress: called with the number of rows done and the total.
+
+    Returns:
+        The written states.
+
+    Raises:
+        StateNotFoundError: if the state does not exist.
+        InvalidArgumentError, UnsupportedTypeError or ParallelismError: for impossible options.
+        NullKeyError or DuplicateKeyError: if the rows do not fit the new key.
+        CorruptionError: if a file is damaged.
+        CommitConflictError: if another writer commits first.
+        StorageError: if the store cannot be read or written.
     """
+    columns = (key,) if isinstance(key, str) else None if key is None else tuple(key)
+    check_request(operator, state, columns, hash_scheme, max_parallelism)
+    deriver = store.parts.deriver()
     source = deriver.load_source(checkpoint, from_older=from_older or dry_run)
     manifest = source.manifest
-    entries = select_entries(manifest, wanted)
-    states = [requested_state(manifest, entry, wanted) for entry in entries]
+    entries = select_entries(manifest, operator, state)
+    states = [
+        requested_state(manifest, entry, columns, hash_scheme, max_parallelism) for entry in entries
+    ]
     refuse_mixed(manifest, entries, states)
-    like = replace(source, manifest=_regrouped(manifest, wanted.uid, states[0]))
+    like = replace(source, manifest=_regrouped(manifest, operator, states[0]))
     done = [KeyedEntry(state, entries[0].table, ()) for state in states]
     with ExitStack() as stack:
         # The folder stays locked until the checkpoint is committed or abandoned.
         folder = None
         if not dry_run:
-            folder = stack.enter_context(working_folder(work, _job(manifest, wanted, entries)))
+            wanted = [operator, state, max_parallelism, columns and list(columns), hash_scheme]
+            path = None if work is None else Path(work)
+            folder = stack.enter_context(working_folder(path, _job(manifest, wanted, entries)))
         draft = stack.enter_context(deriver.derive(like, "rekey", dry_run=dry_run))
         if folder is not None:
-            counter = _Counter(2 * sum(entry.rows for entry in entries), progress)
-            for place, (entry, state) in enumerate(zip(entries, states, strict=True)):
+            counter = _Counter(
+                2 * sum(entry.rows for entry in entries), on_progress or ignore_progress
+            )
+            for place, (entry, new) in enumerate(zip(entries, states, strict=True)):
                 own = folder.subfolder(str(place))
-                done[place] = _Run(deriver, draft, entry, state, own, counter).finish()
+                done[place] = _Run(deriver, draft, entry, new, own, counter).finish()
                 draft.put(done[place], _file_names(done[place]))
-            draft.record(operator=wanted.uid, states=[*map(_new_grouping, done)])
+            draft.record(operator=operator, states=[*map(_new_grouping, done)])
     return RekeyReport(
         **draft.facts,
-        operator=wanted.uid,
+        operator=operator,
         read_bytes=sum(entry.size_bytes for entry in entries),
         states=tuple(_state_report(a, b, dry_run) for a, b in zip(entries, done, strict=True)),
     )
@@ -254,18 +287,14 @@ class _Run:
         self.work.put(_WRITTEN, [keyed_to_json(entry) for entry in known])
 
 
-def _job(manifest: Manifest, wanted: RekeyRequest, entries: Sequence[KeyedEntry]) -> dict[str, Any]:
+def _job(
+    manifest: Manifest, wanted: Sequence[Any], entries: Sequence[KeyedEntry]
+) -> dict[str, Any]:
     files = [[handle.sha256 for part in e.parts for handle in part.handles] for e in entries]
     return {
         "store_id": manifest.store_id,
         "checkpoint": manifest.checkpoint_id,
-        "wanted": [
-            wanted.uid,
-            wanted.name,
-            wanted.max_parallelism,
-            None if wanted.key is None else list(wanted.key),
-            wanted.hash_scheme,
-        ],
+        "wanted": wanted,
         "files": files,
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from statestore.errors import (
     InvalidArgumentError,
@@ -22,62 +22,61 @@ from statestore.keys.groups import effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
 from statestore.rows.column_types import arrow_schema
 
-__all__ = ["RekeyRequest", "refuse_mixed", "requested_graph", "requested_state", "select_entries"]
+__all__ = ["check_request", "refuse_mixed", "requested_graph", "requested_state", "select_entries"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RekeyRequest:
-    """The new properties of the states of operator ``uid``; None leaves one unchanged.
-
-    ``key`` needs ``name``.
-    """
-
-    uid: str
-    name: str | None = None
-    max_parallelism: int | None = None
-    key: tuple[str, ...] | None = None
-    hash_scheme: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse an empty request, and a key without a state name."""
-        if (self.max_parallelism, self.key, self.hash_scheme) == (None, None, None):
-            raise InvalidArgumentError("pass what to change: max_parallelism, key or hash_scheme")
-        if self.key is not None and self.name is None:
-            raise InvalidArgumentError(
-                "a new key applies to only one state: pass the name of the state of operator "
-                f"{self.uid!r}"
-            )
-        if self.hash_scheme is not None and self.hash_scheme not in HASH_SCHEMES:
-            raise InvalidArgumentError(
-                f"unknown hash scheme {self.hash_scheme!r}; the hash schemes are "
-                f"{', '.join(HASH_SCHEMES)}"
-            )
+def check_request(
+    uid: str,
+    name: str | None,
+    key: Sequence[str] | None,
+    hash_scheme: str | None,
+    max_parallelism: int | None,
+) -> None:
+    """Refuse an empty request, an unknown hash scheme, and a key without the name of its state."""
+    if (max_parallelism, key, hash_scheme) == (None, None, None):
+        raise InvalidArgumentError("pass what to change: max_parallelism, key or hash_scheme")
+    if key is not None and name is None:
+        raise InvalidArgumentError(
+            f"a new key applies to only one state: pass the name of the state of operator {uid!r}"
+        )
+    if hash_scheme is not None and hash_scheme not in HASH_SCHEMES:
+        raise InvalidArgumentError(
+            f"unknown hash scheme {hash_scheme!r}; the hash schemes are {', '.join(HASH_SCHEMES)}"
+        )
 
 
-def select_entries(manifest: Manifest, wanted: RekeyRequest) -> list[KeyedEntry]:
-    """Return the requested keyed states.
+def select_entries(manifest: Manifest, uid: str, name: str | None) -> list[KeyedEntry]:
+    """Return the keyed states of an operator, or the one of a name.
 
     Raises StateNotFoundError, which lists the existing states.
     """
-    if wanted.name is not None:
-        return [manifest.keyed_entry(wanted.uid, wanted.name)]
-    entries = [entry for entry in manifest.keyed if entry.state.uid == wanted.uid]
+    if name is not None:
+        return [manifest.keyed_entry(uid, name)]
+    entries = [entry for entry in manifest.keyed if entry.state.uid == uid]
     if not entries:
         known = ", ".join(sorted({repr(entry.state.uid) for entry in manifest.keyed})) or "none"
         raise StateNotFoundError(
-            f"checkpoint {manifest.checkpoint_id} has no keyed state of operator {wanted.uid!r}; "
+            f"checkpoint {manifest.checkpoint_id} has no keyed state of operator {uid!r}; "
             f"operators with keyed state are {known}"
         )
     return entries
 
 
-def requested_state(manifest: Manifest, entry: KeyedEntry, wanted: RekeyRequest) -> KeyedState:
+def requested_state(
+    manifest: Manifest,
+    entry: KeyedEntry,
+    new_key: tuple[str, ...] | None,
+    hash_scheme: str | None,
+    max_parallelism: int | None,
+) -> KeyedState:
     """Return the state in its new form: the new key first; former key columns become values.
+
+    None leaves a property unchanged.
 
     Raises InvalidArgumentError, UnsupportedTypeError or ParallelismError if this is impossible.
     """
     old = entry.state
-    key = old.key if wanted.key is None else wanted.key
+    key = old.key if new_key is None else new_key
     for name in key:
         if name not in old.schema.names:
             raise InvalidArgumentError(
@@ -85,14 +84,14 @@ def requested_state(manifest: Manifest, entry: KeyedEntry, wanted: RekeyRequest)
             )
     first = (*key, *old.namespace, *old.entry)
     rest = [name for name in old.schema.names if name not in first]
-    scheme = old.hash_scheme if wanted.hash_scheme is None else wanted.hash_scheme
+    scheme = old.hash_scheme if hash_scheme is None else hash_scheme
     return replace(
         old,
         schema=old.schema.select((*dict.fromkeys(first), *rest)),
         key=key,
         key_types=_key_types(old, key, scheme),
         hash_scheme=scheme,
-        max_parallelism=_max_parallelism(manifest, old, wanted.max_parallelism),
+        max_parallelism=_max_parallelism(manifest, old, max_parallelism),
     )
 
 

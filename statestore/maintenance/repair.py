@@ -41,6 +41,7 @@ from statestore.format.names import (
     writer_path,
 )
 from statestore.format.state import LAYOUT_CHOICES
+from statestore.maintenance.store_context import HasContext
 from statestore.storage import Storage, put_once
 
 __all__ = ["RepairFinding", "RepairedStore", "repair"]
@@ -67,12 +68,25 @@ class RepairedStore:
     left: tuple[RepairFinding, ...]
 
 
-def repair(storage: Storage, fence: Fence, *, dry_run: bool) -> RepairedStore:
-    """Repair the damage that blocks writers; return the findings.
+def repair(store: HasContext, *, dry_run: bool = False) -> RepairedStore:
+    """Repair damage that blocks all writing although no checkpoint is damaged.
 
-    Raises StoreNotFoundError, FormatVersionError or StorageError; afterwards it can be run again.
+    This covers ``statestore.json``, the newest writer's claim, and a missing entry of a Delta
+    log. Before a document is rebuilt, its content is proven by its SHA-256 or by the
+    checkpoints. If the newest claim is damaged, this object takes over the store, and a running
+    job can no longer commit.
+
+    Args:
+        dry_run: reports what would be done, and changes nothing.
+
+    Returns:
+        The repairs; ``left`` lists the damage that cannot be repaired, and what to do.
+
+    Raises:
+        StoreNotFoundError, FormatVersionError or StorageError: the repair can be run again.
     """
-    work = _Repair(storage, fence, dry_run)
+    storage = store.parts.storage
+    work = _Repair(storage, store.parts.fence, dry_run)
     with refuse_plain_file(storage):
         work.run()
     return RepairedStore(

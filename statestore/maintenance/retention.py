@@ -26,9 +26,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+from statestore._version import __version__
 from statestore.catalog.catalog import Catalog, Checkpoint, CheckpointRef
 from statestore.catalog.holds import Holds
-from statestore.durations import duration_text
+from statestore.durations import Duration, duration_text, milliseconds_of
 from statestore.errors import (
     CheckpointNotFoundError,
     FormatVersionError,
@@ -43,6 +44,7 @@ from statestore.format.listed import ListedFiles, list_of
 from statestore.format.manifest import Entry
 from statestore.format.names import CHECKPOINTS, folder_of, manifest_path
 from statestore.jobgraph.parallelism import check_positive
+from statestore.maintenance.store_context import HasContext
 
 __all__ = [
     "ExpiredCheckpoints",
@@ -56,20 +58,31 @@ __all__ = [
 ]
 
 
-def make_savepoint(
-    catalog: Catalog, name: str, checkpoint: CheckpointRef, *, now_ms: int
-) -> Savepoint:
-    """Keep a checkpoint under a name; do nothing if that savepoint already exists.
+def make_savepoint(store: HasContext, name: str, checkpoint: CheckpointRef = "latest") -> Savepoint:
+    """Keep a checkpoint under a name, until :meth:`delete_savepoint`.
 
-    Raises CheckpointNotFoundError, MalformedManifestError for an unreadable checkpoint, or
-    InvalidArgumentError for a name that is invalid or taken.
+    All methods that take a checkpoint also take this name. If the checkpoint already has that
+    savepoint, nothing changes.
+
+    Args:
+        name: the name of the savepoint.
+        checkpoint: the id, ``latest``, or another savepoint's name.
+
+    Returns:
+        The savepoint.
+
+    Raises:
+        CheckpointNotFoundError: if the checkpoint does not exist.
+        MalformedManifestError: for an unreadable checkpoint.
+        InvalidArgumentError: for a name that is taken or invalid.
     """
     check_savepoint_name(name)
+    catalog = store.parts.catalog()
     found = catalog.checkpoint(checkpoint, read_lists=True)
     if found.name == name:
         return catalog.holds.savepoint(name)
     check_holdable(catalog, found)
-    wanted = Savepoint(name, found.checkpoint_id, now_ms)
+    wanted = Savepoint(name, found.checkpoint_id, store.parts.now_ms())
     catalog.holds.put_savepoint(wanted, visible=lambda: catalog.check_visible(found.checkpoint_id))
     return catalog.holds.savepoint(name)
 
@@ -133,39 +146,64 @@ class PinnedCheckpoint:
 
 
 def pin(
-    catalog: Catalog, checkpoint: CheckpointRef, *, lease_ms: int, holder: str | None, now_ms: int
+    store: HasContext,
+    checkpoint: CheckpointRef = "latest",
+    *,
+    lease: Duration,
+    holder: str | None = None,
 ) -> PinnedCheckpoint:
-    """Keep a checkpoint for ``lease_ms`` milliseconds.
+    """Keep a checkpoint while it is being read, at most for ``lease``::
 
-    ``holder`` names the holder, by default host and pid.
+        with store.maintenance.pin(lease="1h") as pinned:
+            restored = store.restore(checkpoint=pinned.checkpoint_id, parallelism=4)
 
-    Raises CheckpointNotFoundError, MalformedManifestError for an unreadable checkpoint, or
-    InvalidArgumentError for an invalid lease.
+    The pin is released at the end of the block, by :meth:`unpin` with its ``token``, or when
+    the lease ends.
+
+    Args:
+        checkpoint: as in :meth:`savepoint`.
+        lease: the longest time for which it is kept, such as ``1h`` or a ``timedelta``.
+        holder: the reader; by default host and process.
+
+    Returns:
+        The pinned checkpoint.
+
+    Raises:
+        CheckpointNotFoundError: if the checkpoint does not exist.
+        MalformedManifestError: for an unreadable checkpoint.
+        InvalidArgumentError: for an invalid lease or holder.
     """
+    lease_ms = milliseconds_of(lease)
     if not 1 <= lease_ms <= _LONGEST_MS:
         raise InvalidArgumentError(
             f"a lease must last between 1ms and {duration_text(_LONGEST_MS)}, not "
             f"{duration_text(lease_ms)}; to keep a checkpoint longer, use a savepoint"
         )
+    catalog = store.parts.catalog()
     found = catalog.checkpoint(checkpoint, read_lists=True)
     check_holdable(catalog, found)
     wanted = Pin(
         token=uuid.uuid4().hex,
         checkpoint_id=found.checkpoint_id,
         holder=f"{socket.gethostname()}:{os.getpid()}" if holder is None else holder,
-        until_ms=now_ms + lease_ms,
+        until_ms=store.parts.now_ms() + lease_ms,
     )
     catalog.holds.put_pin(wanted, visible=lambda: catalog.check_visible(found.checkpoint_id))
     return PinnedCheckpoint(catalog.holds, wanted)
 
 
-def unpin(catalog: Catalog, token: str) -> None:
+def unpin(store: HasContext, token: str) -> None:
     """Release a pin.
 
-    Raises CheckpointNotFoundError, which lists the existing pins, for an unknown one.
+    Args:
+        token: the token of the pin.
+
+    Raises:
+        CheckpointNotFoundError: with the names of the existing pins.
     """
-    catalog.holds.refuse_unknown_pin(token)
-    catalog.holds.delete_pin(token)
+    holds = store.parts.catalog().holds
+    holds.refuse_unknown_pin(token)
+    holds.delete_pin(token)
 
 
 FORMAT = "statestore-tombstone"
@@ -193,36 +231,47 @@ class ExpiredCheckpoints:
 
 
 def expire(
-    catalog: Catalog,
+    store: HasContext,
     *,
-    retain: int | None,
-    older_than_ms: int | None,
-    release: str,
-    now_ms: int,
-    dry_run: bool,
+    retain: int | None = None,
+    older_than: Duration | None = None,
+    dry_run: bool = False,
 ) -> ExpiredCheckpoints:
-    """Put a tombstone for each checkpoint that is neither recent, young nor held.
+    """Expire checkpoints, which makes them invisible.
 
-    ``retain`` is how many of the newest readable checkpoints stay; None keeps only the newest one.
-    Checkpoints younger than ``older_than_ms`` stay too; None ignores the age. An interrupted run
-    can be repeated. Raises InvalidArgumentError for a ``retain`` below one or a negative age,
-    MalformedManifestError for an unreadable savepoint or pin, or StorageError.
+    The newest one always stays, and so do checkpoints that a savepoint or a pin holds; ``held``
+    lists these. No data file is deleted; see :meth:`gc`.
+
+    Args:
+        retain: how many of the newest checkpoints stay. With both options, a checkpoint expires
+            if it is neither among the newest nor young.
+        older_than: the age above which checkpoints expire, such as ``7d``.
+        dry_run: reports what would expire, and changes nothing.
+
+    Returns:
+        The expired checkpoints.
+
+    Raises:
+        InvalidArgumentError: for a ``retain`` below one, or if neither option is given.
+        StoreNotFoundError: if the store does not exist.
+        MalformedManifestError: for a damaged savepoint or pin.
+        StorageError: if the store cannot be read or written.
     """
+    if retain is None and older_than is None:
+        raise InvalidArgumentError("pass the number of checkpoints to retain, or their maximum age")
     retained = check_positive("retain", 1 if retain is None else retain)
-    if older_than_ms is not None and older_than_ms < 0:
-        raise InvalidArgumentError(f"an age must be 0 or more milliseconds, not {older_than_ms}")
+    oldest_ms = None if older_than is None else milliseconds_of(older_than)
+    catalog, now_ms = store.parts.catalog(), store.parts.now_ms()
     ids = catalog.checkpoint_ids()
     # Only this is kept of each manifest, because manifests may be large and numerous.
     known = _creation_times(catalog, ids) if len(ids) > retained else {}
     # An unreadable checkpoint does not count as one of the retained ones.
     lowest = min(sorted(known)[-retained:], default=0)
     surplus = [number for number in ids if number < lowest]
-    if surplus and older_than_ms is not None:
+    if surplus and oldest_ms is not None:
         creation_times = known | _manifest_times(catalog, {*ids} - {*known})
         surplus = [
-            number
-            for number in surplus
-            if now_ms - creation_times.get(number, now_ms) >= older_than_ms
+            number for number in surplus if now_ms - creation_times.get(number, now_ms) >= oldest_ms
         ]
     holds = catalog.holds.held(now_ms) if surplus else {}
     expired = tuple(number for number in surplus if number not in holds)
@@ -230,7 +279,7 @@ def expire(
     released = _released_bytes(catalog, expired, {*kept, *holds})
     if not dry_run:
         for checkpoint_id in expired:  # oldest first
-            catalog.expire(checkpoint_id, tombstone(checkpoint_id, release, now_ms))
+            catalog.expire(checkpoint_id, tombstone(checkpoint_id, __version__, now_ms))
     return ExpiredCheckpoints(
         store=catalog.storage.url,
         dry_run=dry_run,

@@ -27,7 +27,7 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.layers.intact_key_groups import group_digests
 from statestore.layers.key_group_contents import exact_groups
 from statestore.layers.rewrite import with_new_files
-from statestore.listeners import Progress
+from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.derive import DerivedReport, Deriver, Draft, Source
 from statestore.maintenance.salvage_damage import (
     Damage,
@@ -41,6 +41,7 @@ from statestore.maintenance.salvage_damage import (
     is_whole,
     rewrite_elements,
 )
+from statestore.maintenance.store_context import HasContext
 from statestore.maintenance.verify import BrokenFile
 from statestore.storage import Storage
 
@@ -140,29 +141,48 @@ class SalvageReport(DerivedReport):
 
 
 def salvage(
-    storage: Storage,
-    deriver: Deriver,
-    *,
+    store: HasContext,
     checkpoint: CheckpointRef,
-    from_older: bool,
-    dry_run: bool,
-    keys: int,
-    progress: Progress,
+    from_older: bool = False,
+    dry_run: bool = False,
+    keys: int = DEFAULT_KEYS,
+    on_progress: Progress | None = None,
 ) -> SalvageReport:
-    """Make a new checkpoint from the readable parts of a damaged one; do nothing if it is intact.
+    """Make a new checkpoint from the readable parts of a damaged one, which stays as it is.
 
-    Raises CheckpointNotFoundError, CommitConflictError, or MalformedManifestError, which lists the
-    other checkpoints. Raises StorageError, also if a file could not be read: it may be intact.
+    A state that lost everything is in the new checkpoint, without rows. If nothing is damaged,
+    no checkpoint is made.
+
+    Args:
+        checkpoint: as in :meth:`savepoint`.
+        from_older: accepts older state. Lost rows are replaced with the rows of the newest
+            older checkpoint in which the key group is intact. The ``origin`` of the new
+            manifest records this. It also allows a checkpoint that is not the newest, as in
+            :meth:`compact`. Newer ones whose manifests cannot be read do not count.
+        dry_run: makes no checkpoint.
+        keys: the maximum number of lost keys in the report; by default 100. The keys are read
+            from the same older checkpoint.
+        on_progress: called with the number of checked files and the total.
+
+    Returns:
+        The lost key groups, rows and keys.
+
+    Raises:
+        CheckpointNotFoundError: if the checkpoint does not exist.
+        MalformedManifestError: if the checkpoint's manifest cannot be read.
+        CommitConflictError: if another writer commits first.
+        StorageError: if the store cannot be read or written.
     """
     if type(keys) is not int or keys < 0:
         raise InvalidArgumentError(
             f"keys is the number of lost keys to show and must be 0 or more, not {keys!r}"
         )
+    storage, deriver = store.parts.storage, store.parts.deriver()
     # The data files themselves are checked, not their copies in a cache.
     catalog = Catalog(storage, deriver.catalog.store_id)
     source = _load(replace(deriver, catalog=catalog), checkpoint, from_older or dry_run)
     manifest = source.manifest
-    damaged = damaged_files(storage, manifest, progress)
+    damaged = damaged_files(storage, manifest, on_progress or ignore_progress)
     older = OlderCheckpoints(catalog, storage, manifest.checkpoint_id)
     damage = assess_damage(storage, damaged, older, fill=from_older, keys=keys)
     states = tuple(_state(storage, damaged_state, from_older) for damaged_state in damage)

@@ -19,6 +19,7 @@ from statestore.format.manifest import Manifest, OperatorEntry
 from statestore.format.state import SUBTASK
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.maintenance.derive import DerivedReport, Deriver, Draft, Source
+from statestore.maintenance.store_context import HasContext
 from statestore.parquet.operator_elements import elements_of
 from statestore.rows.fit_columns import fit_column
 from statestore.sources.discovery import PartitionFinding, Reconciled
@@ -209,26 +210,45 @@ class TranslationPlan:
 
 
 def plan_translation(
-    deriver: Deriver,
-    uid: str,
-    name: str,
+    store: HasContext,
+    operator: str,
+    state: str,
     mirror: Mirror,
     *,
-    checkpoint: CheckpointRef,
-    from_older: bool,
-    group: str | None,
+    checkpoint: CheckpointRef = "latest",
+    from_older: bool = False,
+    group: str | None = None,
 ) -> TranslationPlan:
-    """Translate a state's offsets, and decide about each partition; nothing is written.
+    """Translate a Kafka source's offsets to the cluster that MirrorMaker 2 writes to.
 
-    Raises CheckpointNotFoundError, StateNotFoundError or CorruptionError for the state,
-    CommitConflictError if the group has members, and the errors of
-    :meth:`~statestore.sources.mirror.Mirror.translate`. Raises InvalidArgumentError for broadcast
-    state, for a state without elements, and for offsets that this command has already translated
-    from the same cluster.
+    Nothing is written. ``plan.report`` has the decision about each partition, and
+    ``plan.write()`` makes a new checkpoint with the offsets of the new cluster.
+
+    Args:
+        operator: the operator.
+        state: the state with topic, partition and offset.
+        mirror: the two clusters, the replication flow, and the policies.
+        checkpoint: as in :meth:`savepoint`.
+        from_older: as in :meth:`compact`.
+        group: a consumer group of the new cluster for which ``write()`` commits the offsets.
+
+    Returns:
+        The plan.
+
+    Raises:
+        StateNotFoundError: if the state does not exist.
+        NotFoundError: if the offset-syncs topic or an additional topic does not exist.
+        InvalidArgumentError: for broadcast state, elements that are not offsets, and offsets
+            that are already translated.
+        CorruptionError: if a record of MirrorMaker or a file is damaged.
+        IncompatibleStateError: if a topic was recreated at the source.
+        CommitConflictError: if the group has members.
+        StorageError: if a cluster or the store cannot be reached.
     """
+    deriver = store.parts.deriver()
     source = deriver.load_source(checkpoint, from_older=from_older)
     manifest = source.manifest
-    entry = manifest.operator_entry(uid, name)
+    entry = manifest.operator_entry(operator, state)
     if entry.state.mode is RedistributionMode.BROADCAST:
         raise InvalidArgumentError(
             f"{entry.state} is broadcast state, but the offsets of a source are split or union "

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from statestore.catalog.catalog import Catalog
-from statestore.catalog.fence import Fence
 from statestore.errors import InvalidArgumentError
 from statestore.format.claim_documents import WRITER_VERSION, WRITER_VERSIONS, Claim
+from statestore.maintenance.store_context import HasContext
 
 __all__ = ["UpgradedStore", "upgrade"]
 
@@ -42,15 +42,29 @@ class UpgradedStore:
     json_properties = ("is_changed",)
 
 
-def upgrade(catalog: Catalog, fence: Fence, *, back: bool, dry_run: bool) -> UpgradedStore:
-    """Raise the writer version to the newest one, or with ``back`` undo the last upgrade.
+def upgrade(store: HasContext, *, back: bool = False, dry_run: bool = False) -> UpgradedStore:
+    """Raise the store's writer version, so that older releases can no longer write to it.
 
-    It does nothing if the store has the newest version, or with ``back`` if it was never upgraded.
+    No checkpoint changes, and an older release still reads each checkpoint that it understands.
+    This object takes over the store, and a running job can no longer commit until it reopens
+    the store.
 
-    Raises InvalidArgumentError if an upgrade can no longer be undone, or while an announced
-    checkpoint is missing; CommitConflictError if another writer claims the store meanwhile; and
-    MalformedManifestError, FormatVersionError or StorageError.
+    Args:
+        back: undoes the last upgrade. That is possible until a checkpoint was committed after
+            it.
+        dry_run: reports what would change, and changes nothing.
+
+    Returns:
+        The writer version before and after.
+
+    Raises:
+        InvalidArgumentError: if the upgrade can no longer be undone, or if an interrupted
+            command has announced a checkpoint.
+        CommitConflictError: if another writer takes over the store meanwhile.
+        StoreNotFoundError, MalformedManifestError, FormatVersionError or StorageError: the
+            command can be run again.
     """
+    catalog, fence = store.parts.catalog(), store.parts.fence
     claim = fence.newest_claim()
     before = 1 if claim is None else claim.writer_version
     version = _wanted_version(claim, back)

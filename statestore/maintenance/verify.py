@@ -50,7 +50,8 @@ from statestore.format.names import (
     writer_path,
 )
 from statestore.keys.groups import KeyGroupRange
-from statestore.listeners import Progress
+from statestore.listeners import Progress, ignore_progress
+from statestore.maintenance.store_context import HasContext
 from statestore.maintenance.verify_file import FileCheck, Flaws, check_files
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 from statestore.storage import Storage
@@ -187,19 +188,34 @@ class VerifyReport:
 
 
 def verify(
-    storage: Storage,
-    *,
-    checkpoint: CheckpointRef,
-    deep: bool,
-    progress: Progress,
+    store: HasContext,
+    checkpoint: CheckpointRef = "latest",
+    deep: bool = False,
+    on_progress: Progress | None = None,
 ) -> VerifyReport:
-    """Verify a checkpoint, given by id or ``latest``, or ``all`` checkpoints.
+    """Return whether a checkpoint is intact.
 
-    ``progress`` is called with the number of checked files and the total, which for ``all`` is an
-    estimate until the last checkpoint. Raises StoreNotFoundError, CheckpointNotFoundError,
-    FormatVersionError, or StorageError if a file could not be read.
+    The manifest is checked, and the length, rows, row groups and columns of every file. One
+    length and one footer are read per file. The report lists everything that is broken; no
+    error is raised for it.
+
+    Args:
+        checkpoint: the id, ``latest``, or ``all``.
+        deep: reads every byte and row, and checks SHA-256, digests, key groups, order,
+            duplicates and null keys.
+        on_progress: called with the number of checked files and the total.
+
+    Returns:
+        The report.
+
+    Raises:
+        StoreNotFoundError or CheckpointNotFoundError: if the store or checkpoint does not
+            exist.
+        FormatVersionError: for a store of a newer release.
+        StorageError: if a file could not be read.
     """
-    run = _Run(storage, deep, progress)
+    storage = store.parts.storage
+    run = _Run(storage, deep, on_progress or ignore_progress)
     with refuse_plain_file(storage):
         catalog = run.open()
     run.check_claim()

@@ -8,14 +8,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 from statestore.arguments import checked_fields
-from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import InvalidArgumentError
 from statestore.format.left_out import LeftOutState
 
 __all__ = [
     "DEFAULT_RETAIN",
     "IcebergTable",
-    "PublishRequest",
     "PublishedState",
     "UnpublishedTable",
 ]
@@ -64,19 +62,6 @@ class IcebergTable:
     def namespace(self) -> tuple[str, ...]:
         """The parts of the table's namespace."""
         return tuple(self.name.split(".")[:-1])
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishRequest:
-    """The state to publish, the table, and how to treat what is found there."""
-
-    table: IcebergTable
-    operator: str
-    state: str
-    checkpoint: CheckpointRef = "latest"
-    compact: bool = False
-    from_older: bool = False
-    replace: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from statestore.catalog.catalog import Catalog, Checkpoint
+from statestore.catalog.catalog import Catalog, CheckpointRef
 from statestore.errors import (
     IncompatibleStateError,
     InvalidArgumentError,
@@ -42,14 +42,13 @@ from statestore.errors import (
     StateStoreError,
 )
 from statestore.extras import needs_extra
-from statestore.format.compaction_policy import CompactionRule
 from statestore.format.handles import Handle
 from statestore.format.hold_documents import Publication, Savepoint, publication_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
-from statestore.listeners import Progress, ignore_progress
+from statestore.listeners import Progress
 from statestore.maintenance.compact import compact
-from statestore.maintenance.derive import Deriver
 from statestore.maintenance.retention import check_holdable
+from statestore.maintenance.store_context import HasContext
 from statestore.publishing.columns import (
     change_columns,
     change_partitioning,
@@ -74,7 +73,7 @@ from statestore.publishing.iceberg_catalog import (
     refuse_changed,
     refuse_foreign,
 )
-from statestore.publishing.iceberg_table import IcebergTable, PublishedState, PublishRequest
+from statestore.publishing.iceberg_table import IcebergTable, PublishedState
 from statestore.publishing.table_metadata import delete_metadata, metadata_files
 
 with needs_extra("iceberg", "an Iceberg table"):
@@ -100,62 +99,60 @@ _PROPERTIES = {
 
 
 def publish(
-    deriver: Deriver,
-    request: PublishRequest,
+    opened: HasContext,
+    operator: str,
+    state: str,
+    wanted: IcebergTable,
     *,
+    checkpoint: CheckpointRef,
+    folds: bool,
+    from_older: bool,
+    replaces: bool,
     dry_run: bool,
-    now_ms: int,
     progress: Progress,
 ) -> PublishedState:
     """Make the table show the state as it is in a checkpoint; do nothing if it already does.
 
-    Args:
-        deriver: The store.
-        request: The state and the table.
-        dry_run: Changes nothing.
-        now_ms: The current time in milliseconds since 1970.
-        progress: Called with the number of described files and the total.
-
-    Returns:
-        The change.
-
-    Raises:
-        NotFoundError: The checkpoint or state does not exist.
-        InvalidArgumentError: The table belongs to another state, or an argument is invalid.
-        UnsupportedTypeError: Iceberg cannot have a column.
-        IncompatibleStateError: The state has changes, and ``compact`` is false.
-        CommitConflictError: Another program changed the table.
-        CorruptionError: A file is missing or damaged.
-        StorageError: The catalog or the store failed.
+    ``StoreMaintenance.publish_iceberg`` describes the arguments and the errors. ``folds`` is its
+    ``compact``, and ``replaces`` its ``replace``.
     """
-    store = deriver.catalog
-    wanted = request.table
+    store, now_ms = opened.parts.catalog(), opened.parts.now_ms()
     url = readers_url(store.storage, wanted.store_url)
     catalog = open_catalog(wanted.catalog, wanted.catalog_options)
     name = full_name(catalog, wanted.name)
     table = load_table(catalog, wanted.name)
     if table is not None:
-        refuse_foreign(table, name, store.store_id, request.operator, request.state)
-        if not request.replace:
+        refuse_foreign(table, name, store.store_id, operator, state)
+        if not replaces:
             refuse_changed(table, name, "pass replace (--replace) to remove its changes")
     # After the table: the newest checkpoint is at least the one that another publisher found.
-    checkpoint = store.checkpoint(request.checkpoint, read_lists=True)
-    entry = checkpoint.manifest.find(request.operator, request.state)
+    found = store.checkpoint(checkpoint, read_lists=True)
+    entry = found.manifest.find(operator, state)
     iceberg_schema(entry)  # refuses names before anything is written
     has_changes = isinstance(entry, KeyedEntry) and bool(entry.layers)
-    if has_changes and not request.compact:
+    if has_changes and not folds:
         raise IncompatibleStateError(
-            f"{entry.state} in checkpoint {checkpoint.checkpoint_id} has changes in addition to "
+            f"{entry.state} in checkpoint {found.checkpoint_id} has changes in addition to "
             "its base files, which Iceberg cannot show; fold them as a new checkpoint with "
             "'statestore compact --everything', or pass compact=True"
         )
     if has_changes and not dry_run:
-        checkpoint = _compacted(deriver, request, checkpoint, now_ms)
-        entry = checkpoint.manifest.find(request.operator, request.state)
-    change = _Change(store, catalog, table, checkpoint.manifest, entry, wanted, url)
+        report = compact(
+            opened,
+            found,
+            operator=operator,
+            state=state,
+            everything=True,
+            from_older=from_older,
+            now_ms=now_ms,
+        )
+        assert report.new_checkpoint_id is not None
+        found = store.checkpoint(report.new_checkpoint_id, read_lists=True)
+        entry = found.manifest.find(operator, state)
+    change = _Change(store, catalog, table, found.manifest, entry, wanted, url)
     if dry_run or change.is_current:
         return change.report(dry_run=dry_run, compacted=has_changes)
-    check_holdable(store, checkpoint)
+    check_holdable(store, found)
     return change.commit(compacted=has_changes, now_ms=now_ms, progress=progress)
 
 
@@ -176,26 +173,6 @@ def holds_of_name(store: Catalog, name: str) -> tuple[Savepoint, ...]:
         if own is not None and replace(own, table=name).savepoint_name == savepoint.name:
             found.append(savepoint)
     return tuple(found)
-
-
-def _compacted(
-    deriver: Deriver, request: PublishRequest, checkpoint: Checkpoint, now_ms: int
-) -> Checkpoint:
-    """Return a new checkpoint in which the state has no changes."""
-    report = compact(
-        deriver,
-        checkpoint=checkpoint,
-        operator=request.operator,
-        state=request.state,
-        everything=True,
-        rule=CompactionRule(),
-        from_older=request.from_older,
-        dry_run=False,
-        now_ms=now_ms,
-        progress=ignore_progress,
-    )
-    assert report.new_checkpoint_id is not None
-    return deriver.catalog.checkpoint(report.new_checkpoint_id, read_lists=True)
 
 
 class _Change:

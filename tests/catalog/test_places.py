@@ -30,7 +30,7 @@ def a_day_later(folder: Path) -> None:
 
 
 PLACES: dict[str, Callable[[StateStore, str], object]] = {
-    "fork": lambda store, to: store.maintenance.fork(to),
+    "fork": lambda store, to: store.maintenance.copy("latest", to, linked=True),
     "copy": lambda store, to: store.maintenance.copy("latest", to),
     "snapshot": lambda store, to: take(opened(to)),
     "export": lambda store, to: store.restore().export(to),

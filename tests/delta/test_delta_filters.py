@@ -159,7 +159,7 @@ def copied(store: StateStore, folder: Path) -> StateStore:
 
 
 def forked(store: StateStore, folder: Path) -> StateStore:
-    store.maintenance.fork(str(folder / "fork"))
+    store.maintenance.copy("latest", str(folder / "fork"), linked=True)
     return StateStore.open(str(folder / "fork"))
 
 

@@ -207,7 +207,7 @@ def test_no_command_uses_the_target_of_a_hostile_name(tmp_path: Path) -> None:
         commands: tuple[Callable[[], object], ...] = (
             lambda: cached.restore(parallelism=1).keyed("u", "part").to_arrow(0),
             lambda: store.maintenance.copy("latest", str(tmp_path / "copy")),
-            lambda: store.maintenance.fork(str(tmp_path / "fork")),
+            lambda: store.maintenance.copy("latest", str(tmp_path / "fork"), linked=True),
             lambda: store.maintenance.forget(OperatorKey("u", "1"), search=False),
             lambda: store.maintenance.salvage("latest"),
             lambda: store.maintenance.rekey("u", "part", max_parallelism=4),

@@ -309,7 +309,7 @@ class World:
         if step.how == "copy":
             self.store.maintenance.copy(number, str(folder))
         else:
-            self.store.maintenance.fork(str(folder), number)
+            self.store.maintenance.copy(number, str(folder), linked=True)
         self.store = self.opened(folder)
         self.model.known = {1: self.model.known[number]}
         self.max_parallelism = self.model.known[1].max_parallelism

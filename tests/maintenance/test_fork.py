@@ -75,7 +75,9 @@ def source(tmp_path: Path, rows: Rows) -> StateStore:
 
 def test_every_file_has_two_names(source: StateStore, tmp_path: Path, rows: Rows) -> None:
     heard: list[tuple[int, int]] = []
-    done = source.maintenance.fork(str(tmp_path / "fork"), on_progress=lambda *at: heard.append(at))
+    done = source.maintenance.copy(
+        "latest", str(tmp_path / "fork"), linked=True, on_progress=lambda *at: heard.append(at)
+    )
     fork = opened(tmp_path / "fork")
     assert len(names(fork)) == len(names(source)) == done.files > 4
     inodes = [
@@ -100,7 +102,7 @@ def test_every_file_has_two_names(source: StateStore, tmp_path: Path, rows: Rows
 
 def test_every_kind_of_state_is_forked(tmp_path: Path) -> None:
     source = fill(tmp_path / "source")
-    source.maintenance.fork(str(tmp_path / "fork"))
+    source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     fork = opened(tmp_path / "fork")
     assert [e.digest for e in fork.checkpoint().manifest.entries] == [
         e.digest for e in source.checkpoint().manifest.entries
@@ -111,7 +113,7 @@ def test_every_kind_of_state_is_forked(tmp_path: Path) -> None:
 def test_no_byte_of_data_is_read_or_written(source: StateStore, tmp_path: Path) -> None:
     before = {path for path in (tmp_path / "source").rglob("*") if path.is_file()}
     inodes = {path.stat().st_ino for path in before}
-    source.maintenance.fork(str(tmp_path / "fork"))
+    source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     files = list((tmp_path / "fork").rglob("*.parquet"))
     assert files
     assert {path.stat().st_ino for path in files} <= inodes
@@ -127,7 +129,7 @@ def test_neither_store_damages_the_other(tmp_path: Path, seed: int) -> None:
     rows = {f"k{i}": i for i in range(40)}
     put(first, rows)
     rows = change(first, rows, {"k3": -3}, ["k4"])
-    first.maintenance.fork(str(tmp_path / "fork"))
+    first.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     sides: list[Any] = [[first, dict(rows)], [opened(tmp_path / "fork"), dict(rows)]]
     for step in range(10):
         place = dice.randrange(2)
@@ -161,7 +163,7 @@ def test_neither_store_damages_the_other(tmp_path: Path, seed: int) -> None:
 def test_deleting_one_store_leaves_the_other_intact(
     source: StateStore, tmp_path: Path, rows: Rows, ends: str
 ) -> None:
-    source.maintenance.fork(str(tmp_path / "fork"))
+    source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     put({"source": source, "fork": opened(tmp_path / "fork")}[ends], {"k": 1})
     collect(opened(tmp_path / ends))
     left = opened(tmp_path / ("fork" if ends == "source" else "source"))
@@ -171,7 +173,7 @@ def test_deleting_one_store_leaves_the_other_intact(
 
 
 def test_a_purged_key_stays_in_the_other_store(source: StateStore, tmp_path: Path) -> None:
-    source.maintenance.fork(str(tmp_path / "fork"))
+    source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     source.maintenance.forget(OperatorKey("u", "k5"), search=False)
     source.maintenance.gc(minimum_age="0")
     assert not source.maintenance.find_subject(OperatorKey("u", "k5")).found
@@ -180,12 +182,12 @@ def test_a_purged_key_stays_in_the_other_store(source: StateStore, tmp_path: Pat
 
 
 def test_an_older_checkpoint_and_a_savepoint_are_forked(source: StateStore, tmp_path: Path) -> None:
-    source.maintenance.fork(str(tmp_path / "older"), 1)
+    source.maintenance.copy(1, str(tmp_path / "older"), linked=True)
     assert values_in(opened(tmp_path / "older")) == {f"k{i}": i for i in range(60)}
     source.maintenance.savepoint("before", 1)
     put(source, {"k": 1})
     collect(source)
-    done = source.maintenance.fork(str(tmp_path / "fork"), "before")
+    done = source.maintenance.copy("before", str(tmp_path / "fork"), linked=True)
     fork = opened(tmp_path / "fork")
     assert (done.savepoint, done.copied_files) == ("before", 0)
     assert [savepoint.name for savepoint in fork.maintenance.savepoints()] == ["before"]
@@ -193,34 +195,34 @@ def test_an_older_checkpoint_and_a_savepoint_are_forked(source: StateStore, tmp_
 
 
 def test_a_copy_recognizes_forked_files(source: StateStore, tmp_path: Path) -> None:
-    source.maintenance.fork(str(tmp_path / "fork"))
+    source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     again = source.maintenance.copy("latest", str(tmp_path / "fork"))
     assert (again.found, again.new_checkpoint_id) == (True, 1)
 
 
 def test_a_dry_run_writes_nothing(source: StateStore, tmp_path: Path) -> None:
-    done = source.maintenance.fork(str(tmp_path / "fork"), dry_run=True)
+    done = source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True, dry_run=True)
     assert (done.new_checkpoint_id, done.copied_files, done.copied_bytes) == (None, 0, 0)
     assert done.files == len(names(source))
     assert not (tmp_path / "fork").exists()
 
 
 def test_an_occupied_target_is_refused(source: StateStore, tmp_path: Path) -> None:
-    source.maintenance.fork(str(tmp_path / "fork"))
+    source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     before = sorted((tmp_path / "fork").rglob("*"))
     for dry_run in (False, True):
         with pytest.raises(InvalidArgumentError, match="is already a store, with checkpoints 1"):
-            source.maintenance.fork(str(tmp_path / "fork"), dry_run=dry_run)
+            source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True, dry_run=dry_run)
     assert sorted((tmp_path / "fork").rglob("*")) == before
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("mine")
     with pytest.raises(InvalidArgumentError, match="notes is not a store but contains files"):
-        source.maintenance.fork(str(tmp_path / "notes"))
+        source.maintenance.copy("latest", str(tmp_path / "notes"), linked=True)
     assert [path.name for path in (tmp_path / "notes").rglob("*")] == ["a.txt"]
     with pytest.raises(InvalidArgumentError, match="is already a store"):
-        source.maintenance.fork(source.url)
+        source.maintenance.copy("latest", source.url, linked=True)
     with pytest.raises(CheckpointNotFoundError):
-        source.maintenance.fork(str(tmp_path / "nothing"), 9)
+        source.maintenance.copy(9, str(tmp_path / "nothing"), linked=True)
     assert not (tmp_path / "nothing").exists()
 
 
@@ -231,10 +233,12 @@ def test_a_missing_file_of_the_source_is_named(
     kept = Path(source.url, name).read_bytes()
     Path(source.url, name).unlink()
     with pytest.raises(MissingFileError, match=Path(name).name):
-        source.maintenance.fork(str(tmp_path / "fork"))
+        source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     assert opened(tmp_path / "fork").checkpoints() == ()
     Path(source.url, name).write_bytes(kept)
-    done = source.maintenance.fork(str(tmp_path / "fork"))  # the second run continues
+    done = source.maintenance.copy(
+        "latest", str(tmp_path / "fork"), linked=True
+    )  # the second run continues
     assert (done.new_checkpoint_id, done.copied_files) == (1, 0)
     assert values_in(opened(tmp_path / "fork")) == rows
 
@@ -243,7 +247,7 @@ def test_a_truncated_file_is_refused(source: StateStore, tmp_path: Path) -> None
     path = Path(source.url, sorted(names(source))[0])
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DamagedFileError, match=path.name):
-        source.maintenance.fork(str(tmp_path / "fork"))
+        source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     assert opened(tmp_path / "fork").checkpoints() == ()
 
 
@@ -259,7 +263,7 @@ def test_another_file_system_gets_copies(
         real(old, new, **options)
 
     monkeypatch.setattr(os, "link", refused)
-    done = source.maintenance.fork(str(tmp_path / "fork"))
+    done = source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     assert (done.copied_files, done.copied_bytes) == (done.files, done.size_bytes)
     fork = opened(tmp_path / "fork")
     assert values_in(fork) == rows
@@ -276,9 +280,9 @@ def test_only_folders_of_one_file_system_share(
     assert not can_link(bucket, local)
     assert not link(bucket, sorted(names(source))[0], local, "f")
     remote = StateStore.from_storage(MeteredStorage(local), table_format="parquet")
-    planned = remote.maintenance.fork(str(tmp_path / "fork"), dry_run=True)
+    planned = remote.maintenance.copy("latest", str(tmp_path / "fork"), linked=True, dry_run=True)
     assert planned.copied_files == planned.files > 0
-    done = remote.maintenance.fork(str(tmp_path / "fork"))
+    done = remote.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     assert (done.copied_files, done.copied_bytes) == (planned.copied_files, planned.copied_bytes)
     assert values_in(opened(tmp_path / "fork")) == rows
 
@@ -298,7 +302,7 @@ def test_a_linked_file_is_new_and_has_its_own_name(source: StateStore, tmp_path:
     for name in names(source):
         os.utime(Path(source.url, name), (0, 0))
     before = time.time() - 5
-    source.maintenance.fork(str(tmp_path / "fork"))
+    source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     fork = opened(tmp_path / "fork")
     assert all(Path(fork.url, name).stat().st_mtime > before for name in names(fork))
     assert not names(fork) & names(source)
@@ -313,6 +317,6 @@ def test_a_file_of_another_owner_is_copied(
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
 
     monkeypatch.setattr(os, "utime", refused)
-    done = source.maintenance.fork(str(tmp_path / "fork"))
+    done = source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
     assert done.copied_files == done.files
     assert values_in(opened(tmp_path / "fork")) == rows

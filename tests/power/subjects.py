@@ -304,7 +304,10 @@ def copy(root: Path) -> None:
     other.derives(
         dict(job.totals), lambda: keep.copy("latest", str(root / "copy")).new_checkpoint_id
     )
-    fork.derives(dict(job.totals), lambda: keep.fork(str(root / "fork")).new_checkpoint_id)
+    fork.derives(
+        dict(job.totals),
+        lambda: keep.copy("latest", str(root / "fork"), linked=True).new_checkpoint_id,
+    )
     for target in (job, other, fork):
         target.write({"u2": 200})
         target.expire(retain=1)

@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from statestore import OperatorKey
-from statestore.api.context import StoreContext
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
@@ -19,7 +18,6 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.names import STORE_FILE, WRITERS, pin_path, savepoint_path
-from statestore.maintenance import copy as command
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 from tests.simulate.actors import NAME, UID, Actor, Run, label_of, put, row, take
@@ -351,17 +349,8 @@ def fork(run: Run, actor: Actor) -> None:
     if latest is None:
         return
     wanted, target = _rows(run, actor.store, latest.number), actor.option("to", "b")
-    storage = run.world.storage(target)
-    source = run.world.store(actor.store)
-    other = StoreContext.on(storage, parquet=source.parts.parquet)
-    done = command.fork(
-        source.parts.catalog(),
-        latest.number,
-        storage,
-        other.deriver_of,
-        dry_run=False,
-        progress=lambda done, total: None,
-    )
+    source, other = run.world.store(actor.store), run.world.store(target)
+    done = source.maintenance.copy(latest.number, other, linked=True)
     _brought(run, actor, target, done.new_checkpoint_id, wanted)
 
 

@@ -113,7 +113,7 @@ def test_a_job_continues_in_a_copy(url: str, tmp_path: Path, how: str) -> None:
     if how == "copy":
         source.maintenance.copy("latest", there)
     else:
-        source.maintenance.fork(there)
+        source.maintenance.copy("latest", there, linked=True)
     again = keep(opened(there), "x", batch=("job", 7))
     assert again.already_committed
     assert again.manifest.batches == {"job": BatchRecord(7, again.id)}

@@ -231,7 +231,13 @@ def copy(url: str, checkpoint: int, to: str, store: Mapping[str, Any]) -> int | 
 
 def fork(url: str, checkpoint: int, to: str) -> int | None:
     """Create a store that shares the files of a checkpoint."""
-    return _open(url).maintenance.fork(to, checkpoint).new_checkpoint_id
+    maintenance = _open(url).maintenance
+    if hasattr(maintenance, "fork"):  # an older release
+        done = maintenance.fork(to, checkpoint)
+    else:
+        done = maintenance.copy(checkpoint, to, linked=True)
+    number: int | None = done.new_checkpoint_id
+    return number
 
 
 def repair(url: str) -> None:

@@ -53,15 +53,16 @@ def copy_checkpoint(
 ) -> Output[CopiedCheckpoint]:
     """Copy a checkpoint or savepoint to another store."""
     maintenance = invocation.store().maintenance
-    if linked:
-        with progress_bar("linking") as progress:
-            forked = maintenance.fork(target, checkpoint, dry_run=dry_run, on_progress=progress)
-        return Output(forked, write_forked)
-    with progress_bar("copying") as progress:
+    with progress_bar("linking" if linked else "copying") as progress:
         copied = maintenance.copy(
-            checkpoint, target, as_savepoint=as_savepoint, dry_run=dry_run, on_progress=progress
+            checkpoint,
+            target,
+            linked=linked,
+            as_savepoint=as_savepoint,
+            dry_run=dry_run,
+            on_progress=progress,
         )
-    return Output(copied, write_copied)
+    return Output(copied, write_linked if linked else write_copied)
 
 
 def write_copied(page: Page, copied: CopiedCheckpoint) -> None:
@@ -85,18 +86,18 @@ def write_copied(page: Page, copied: CopiedCheckpoint) -> None:
     write_left_out(page, copied.left_out)
 
 
-def write_forked(page: Page, forked: CopiedCheckpoint) -> None:
+def write_linked(page: Page, linked: CopiedCheckpoint) -> None:
     """Write the result of a linked copy as text."""
-    source = f"checkpoint {forked.checkpoint_id} of {forked.store}"
-    if forked.dry_run:
-        page.line(f"would link {source} to {forked.target}", "bold")
+    source = f"checkpoint {linked.checkpoint_id} of {linked.store}"
+    if linked.dry_run:
+        page.line(f"would link {source} to {linked.target}", "bold")
     else:
         page.line(
-            f"linked {source} to {forked.target} as checkpoint {forked.new_checkpoint_id}", "bold"
+            f"linked {source} to {linked.target} as checkpoint {linked.new_checkpoint_id}", "bold"
         )
-    shared = amount(forked.size_bytes - forked.copied_bytes, forked.files - forked.copied_files)
+    shared = amount(linked.size_bytes - linked.copied_bytes, linked.files - linked.copied_files)
     page.line(f"  shared  {shared}")
-    page.line(f"  copied  {amount(forked.copied_bytes, forked.copied_files)}")
-    if forked.savepoint is not None:
-        page.line(f"  savepoint {forked.savepoint}")
-    write_left_out(page, forked.left_out)
+    page.line(f"  copied  {amount(linked.copied_bytes, linked.copied_files)}")
+    if linked.savepoint is not None:
+        page.line(f"  savepoint {linked.savepoint}")
+    write_left_out(page, linked.left_out)

@@ -105,7 +105,7 @@ def test_derived_checkpoints_copies_and_forks_keep_the_record(
     assert partial.checkpoint().manifest.left_out == left
     made = {
         "copy": partial.maintenance.copy("latest", str(tmp_path / "copy")),
-        "fork": partial.maintenance.fork(str(tmp_path / "fork")),
+        "fork": partial.maintenance.copy("latest", str(tmp_path / "fork"), linked=True),
     }
     for name, done in made.items():
         place = str(tmp_path / name)

@@ -1,4 +1,8 @@
-"""The parts of an opened store: its storages, its fence, its clock, and helpers for commands."""
+"""The parts of an opened store: its storages, its fence, its clock, and helpers for commands.
+
+A command is a function whose first parameter is the store, a :class:`HasContext`. The classes that
+users call have these functions as their methods: ``expire = expire_command.expire``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from statestore._version import __version__
 from statestore.catalog.catalog import (
@@ -137,13 +141,17 @@ class StoreContext:
         return catalog, open_table(chosen, self.data)
 
 
-@runtime_checkable
-class HasContext(Protocol):
-    """An open store, such as a :class:`StateStore`."""
+class HasContext:
+    """An open store, or a part of its interface such as ``store.maintenance``."""
+
+    def __init__(self, parts: StoreContext) -> None:
+        """Use ``StateStore.open``."""
+        self._parts = parts
 
     @property
     def parts(self) -> StoreContext:
-        """The store's storages, fence and clock."""
+        """The shared parts that commands on the store use."""
+        return self._parts
 
 
 def _now_ms() -> int:
