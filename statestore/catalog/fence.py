@@ -63,6 +63,7 @@ class Fence:
         """Prepare to claim for a release of statestore; nothing is claimed yet."""
         self._storage, self._release = storage, release
         self._claim: Claim | None = None
+        self._document = b""
         self._process = os.getpid()
         self._make_locks()
 
@@ -120,8 +121,8 @@ class Fence:
         It costs two requests: the next generation is claimed before any later one, and its claim
         is deleted after this writer's.
         """
-        mine = self._own_claim()
-        if mine is not None and self._is_replaced(mine):
+        mine, document = self._own_claim()
+        if mine is not None and self._is_replaced(mine, document):
             raise self._replaced_error(mine)
 
     def check_after_put(self, checkpoint_id: int) -> None:
@@ -129,8 +130,8 @@ class Fence:
 
         The checkpoint is visible, but the successor's checkpoints may lack its contents.
         """
-        mine = self._own_claim()
-        if mine is not None and self._is_replaced(mine):
+        mine, document = self._own_claim()
+        if mine is not None and self._is_replaced(mine, document):
             raise LateCommitError(
                 f"{self._successor_text()} has taken over {self._storage.url} from this writer "
                 f"(generation {mine.generation}) while checkpoint {checkpoint_id} was being "
@@ -200,21 +201,20 @@ class Fence:
         except FileNotFoundError:  # a successor has used the announced id
             raise self._replaced_error(claim) from None
 
-    def _own_claim(self) -> Claim | None:
-        """Return the claim, after an announcement in another thread is complete.
+    def _own_claim(self) -> tuple[Claim | None, bytes]:
+        """Return the claim and its document, after an announcement in another thread is complete.
 
         Otherwise the newer claim of that announcement would look like a successor's.
         """
         with self._lock:
-            return self._claim
+            return self._claim, self._document
 
     def _follow_own(self, **changed: Any) -> Claim:
         """Claim the generation after this writer's own, with changed members."""
         with self._lock:
             mine = self._claim
             assert mine is not None, "claim() must be called first"
-            raw = claim_to_json(mine)
-            claim = self._put(mine.generation + 1, replace(mine, **changed), raw)
+            claim = self._put(mine.generation + 1, replace(mine, **changed), self._document)
             if claim is None:
                 raise self._replaced_error(mine)
             return claim
@@ -242,7 +242,7 @@ class Fence:
         name, raw = writer_path(generation), claim_to_json(claim)
         if not put_once(self._storage, name, raw) or not self._follows(generation, previous):
             return None
-        self._claim = claim
+        self._claim, self._document = claim, raw
         return claim
 
     def _follows(self, generation: int, previous: bytes) -> bool:
@@ -251,11 +251,11 @@ class Fence:
             return _newest_generation(self._storage) == 1
         return self._claim_at(generation - 1) == previous
 
-    def _is_replaced(self, mine: Claim) -> bool:
+    def _is_replaced(self, mine: Claim, document: bytes) -> bool:
         """Return whether the next generation is claimed, or this one belongs to another writer."""
         if self._claim_at(mine.generation + 1) is not None:
             return True
-        return self._claim_at(mine.generation) != claim_to_json(mine)
+        return self._claim_at(mine.generation) != document
 
     def _claim_at(self, generation: int) -> bytes | None:
         try:

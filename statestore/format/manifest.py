@@ -134,7 +134,7 @@ class KeyedEntry:
         known = rows if self.layers and self.state.ttl is None else None
         return replace(self, merged=None if known is None else Merged(known, self.digest))
 
-    @property
+    @cached_property
     def parts(self) -> tuple[KeyedEntry, ...]:
         """The entries with files: the base, then the rows of each layer as a state of its own."""
         return (replace(self, layers=(), merged=None), *(layer.entry for layer in self.layers))
@@ -275,7 +275,7 @@ class Manifest:
         object.__setattr__(self, "keyed", tuple(sorted(self.keyed, key=_uid)))
         object.__setattr__(self, "operator", tuple(sorted(self.operator, key=_uid)))
 
-    @property
+    @cached_property
     def entries(self) -> tuple[Entry, ...]:
         """All states, keyed first."""
         return (*self.keyed, *self.operator)

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
@@ -91,10 +92,10 @@ class Schema:
                 message = f"column {field.name!r} has a type without {error}"
                 raise UnsupportedTypeError(message) from error
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The column names in order."""
-        return tuple(field.name for field in self.fields)
+        return tuple([field.name for field in self.fields])
 
     def type_of(self, name: str) -> DataType:
         """Return the type of a column; InvalidArgumentError lists the existing columns."""

@@ -75,7 +75,8 @@ def begin(
     if checkpoint_id is not None:
         _check_number(checkpoint_id)
     own = None if made_of is not None else batch_of(batch, checkpoint_id)
-    _refuse_unreadable(catalog, operators, ranges or {})
+    if graph is not None or ranges:
+        _refuse_unreadable(catalog, operators, ranges or {})
 
     history = PriorCheckpoints(catalog, operators)
     attempt = partial(
@@ -102,7 +103,9 @@ def begin(
     with measuring.telling(checkpoint_id):
         if observed_newest_id is not None:  # before the claim too, for the same reason
             catalog.refuse_taken(observed_newest_id + 1, observed_newest_id)
-        claimed = _claim_id(catalog, fence, checkpoint_id, own, made_of, observed_newest_id)
+        claimed = _claim_id(
+            history, catalog, fence, checkpoint_id, own, made_of, observed_newest_id
+        )
         if isinstance(claimed, Manifest):
             return _committed(attempt, claimed)
         claim, number = claimed
@@ -144,6 +147,7 @@ def _refuse_unreadable(
 
 
 def _claim_id(
+    history: PriorCheckpoints,
     catalog: Catalog,
     fence: Fence,
     checkpoint_id: int | None,
@@ -153,7 +157,8 @@ def _claim_id(
 ) -> Manifest | tuple[Claim, int]:
     """Return the claim and the checkpoint's number, or the checkpoint that contains the batch."""
     claim = fence.claim(announce=made_of is not None)
-    free = max(catalog.next_id(), claim.announced_id)
+    # The one listing of this snapshot: later checkpoints of other writers are conflicts.
+    free = max(history.newest_id + 1, claim.announced_id)
     if made_of is not None:
         catalog.refuse_taken(free if checkpoint_id is None else checkpoint_id, observed_newest_id)
     # Search again: the fenced writer may have committed the batch before the claim.

@@ -74,17 +74,23 @@ class PriorCheckpoints:
         manifest = self._catalog.checkpoint(checkpoint).manifest
         return self._loaded.setdefault(manifest.checkpoint_id, manifest)
 
+    def _load_listed(self, checkpoint_id: int) -> Manifest:
+        """Return the manifest of a listed checkpoint, which is not looked up again."""
+        if checkpoint_id not in self._loaded:
+            self._loaded[checkpoint_id] = self._catalog.load_header(checkpoint_id)
+        return self._loaded[checkpoint_id]
+
     def newest(self) -> Manifest | None:
         """Return the newest checkpoint, or None.
 
         Raises MalformedManifestError if it cannot be read.
         """
         visible = self._listed[0]
-        return self.load(visible[-1]) if visible else None
+        return self._load_listed(visible[-1]) if visible else None
 
     def before(self) -> Manifest | None:
         """Return the newest readable checkpoint, or None."""
-        return next(self._manifests(), None)
+        return self._read[0] if self._read else next(self._manifests(), None)
 
     def stored(self, uid: str, name: str) -> StoredFacts:
         """Return the facts about a keyed state from the newest checkpoint that has it."""
@@ -147,12 +153,12 @@ class PriorCheckpoints:
                 yield manifest
 
     def _load(self, checkpoint_id: int) -> Manifest | None:
-        """Return a manifest, or None if it is damaged or has just expired.
+        """Return a manifest, or None if it is damaged, or was collected since the listing.
 
-        A damaged or expired checkpoint must not keep a job from taking its next checkpoint.
+        Such a checkpoint must not keep a job from taking its next checkpoint.
         """
         try:
-            return self.load(checkpoint_id)
+            return self._load_listed(checkpoint_id)
         except CheckpointNotFoundError:
             return None
         except MalformedManifestError as error:
