@@ -164,11 +164,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def group_of_one_worker(item: pytest.Item) -> str | None:
-    """Return the group of a test that one worker runs, so that each server, and the JVM of Spark's
-    session, starts once.
+    """Return the group of a test that one worker runs, so that each server, the browser, and the
+    JVM of Spark's session start once, and the modules are parsed once.
     """
     if item.nodeid.startswith("tests/services/"):
         return "servers"
+    if "browser" in getattr(item, "fixturenames", ()):
+        return "browser"
+    if item.nodeid.startswith(("tests/test_house_rules.py", "tests/test_layers.py")):
+        return "structure"
     return "spark" if "spark" in marks_of(item) else None
 
 
