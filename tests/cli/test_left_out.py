@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -37,12 +38,11 @@ HALF = [f"u{i}" for i in range(40)]
 SUMS = ("--operator", "totals", "--state", "sums")
 
 
-@pytest.fixture
-def partial(tmp_path: Path) -> StateStore:
-    """A store whose checkpoint 1 is complete. Checkpoint 2 lacks an operator and half of a state's
-    key groups.
-    """
-    store = StateStore.open(str(tmp_path / "partial"), compaction=None)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the store ``partial``, which no test changes."""
+    folder = tmp_path_factory.mktemp("made") / "partial"
+    store = StateStore.open(str(folder), compaction=None)
     with store.snapshot(parallelism=2) as checkpoint:
         rows = [{"k": key, "n": 1} for key in HALF]
         checkpoint.write_keyed("totals", "sums", rows, key="k", max_parallelism=8)
@@ -51,7 +51,16 @@ def partial(tmp_path: Path) -> StateStore:
         checkpoint.write_changes("totals", "sums", [{"k": "u1", "n": 2}])
         checkpoint.record_left_out([KINDS, LOST])
         checkpoint.carry_rest()
-    return store
+    return folder
+
+
+@pytest.fixture
+def partial(made: Path, tmp_path: Path) -> StateStore:
+    """A store whose checkpoint 1 is complete. Checkpoint 2 lacks an operator and half of a state's
+    key groups.
+    """
+    folder = shutil.copytree(made, tmp_path / "partial")
+    return StateStore.open(str(folder), compaction=None)
 
 
 COMMANDS = {

@@ -60,9 +60,16 @@ def take(store: StateStore, number: int, *, held: bool, layout: str = "ranged") 
             "users", "totals", rows, key="user", max_parallelism=8, layout=layout
         )
         checkpoint.write_keyed(
-            "users", "routes", routes, kind="map", key="user", entry="to", layout=layout
+            *("users", "routes", routes),
+            kind="map",
+            key="user",
+            entry="to",
+            max_parallelism=8,
+            layout=layout,
         )
-        checkpoint.write_keyed("other", "totals", rows.slice(0, 20), key="user", layout=layout)
+        checkpoint.write_keyed(
+            *("other", "totals", rows.slice(0, 20)), key="user", max_parallelism=8, layout=layout
+        )
         checkpoint.write_split("source", "offsets", [[{"offset": number}], []])
 
 
