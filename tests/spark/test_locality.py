@@ -27,7 +27,10 @@ from statestore.storage.local_cache import CacheOptions
 
 ROWS = pa.table({"user": [f"u{i}" for i in range(300)], "n": [*range(300)]})
 MAX_PARALLELISM = 12
-PARALLELISMS = [1, 3, 4, 5, MAX_PARALLELISM]
+PARALLELISMS = [
+    *(pytest.param(parallelism, marks=pytest.mark.long) for parallelism in (1, 4, 5)),
+    *(3, MAX_PARALLELISM),
+]
 
 
 @pytest.fixture(scope="module")
