@@ -23,8 +23,8 @@ from statestore.delta.broken_answers import retry_broken_answers
 from statestore.errors import CommitConflictError
 from statestore.storage import LocalStorage
 from statestore.storage.base import report_os_errors
-from statestore.storage.durable import sync_parents
-from statestore.storage.temporary import temporary_folder
+from statestore.storage.local import sync_parents
+from statestore.storage.locks import temporary_folder
 
 __all__ = ["append_once"]
 

@@ -47,8 +47,7 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, TableRef
 from statestore.format.schema import same_columns, schema_from_json
 from statestore.storage import Storage, put_once
-from statestore.storage.credentials import without_credentials
-from statestore.storage.proxies import GATEWAY_CODES, delta_proxy_advice
+from statestore.storage.addresses import GATEWAY_CODES, delta_proxy_advice, without_credentials
 
 __all__ = ["DeltaTables", "cut_log", "error_text", "refuse_escaped", "shown_files"]
 

@@ -38,7 +38,7 @@ from statestore.format.names import operator_file, partition_file, ranged_file
 from statestore.listeners import Progress
 from statestore.storage import Storage
 from statestore.storage.base import report_os_errors
-from statestore.storage.hard_links import can_link, link
+from statestore.storage.local import can_link, link
 
 __all__ = ["CopiedFile", "FileCopy", "StoredFileIndex", "data_files", "new_name"]
 

@@ -53,7 +53,7 @@ from statestore.rows.null_keys import NullKeys
 from statestore.rows.rounded_floats import refuse_rounded
 from statestore.rows.sorting import sorted_pieces
 from statestore.storage import Storage
-from statestore.storage.temporary import temporary_folder
+from statestore.storage.locks import temporary_folder
 
 __all__ = ["VIEW", "GroupSizes", "SqlResult", "sql_result"]
 

@@ -49,9 +49,8 @@ from statestore.rows.null_keys import NullKeys
 from statestore.rows.sorting import sorted_pieces
 from statestore.storage import Storage
 from statestore.storage.base import report_os_errors
-from statestore.storage.durable import sync_parents, sync_path, sync_paths
-from statestore.storage.locks import lock
-from statestore.storage.temporary import temporary_folder
+from statestore.storage.local import sync_parents, sync_path, sync_paths
+from statestore.storage.locks import lock, temporary_folder
 
 __all__ = ["Spread", "WorkingFolder", "ranges_for", "spill_rows", "working_folder", "write_range"]
 

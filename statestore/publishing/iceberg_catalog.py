@@ -18,7 +18,7 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.extras import install_hint, needs_extra
-from statestore.storage.credentials import without_credentials
+from statestore.storage.addresses import without_credentials
 
 with needs_extra("iceberg", "an Iceberg table"):
     from pyiceberg.catalog import Catalog as IcebergCatalog

@@ -11,7 +11,7 @@ from typing import IO
 from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import LocalStorage
-from statestore.storage.durable import sync_if_supported, sync_path
+from statestore.storage.local import sync_if_supported, sync_path
 
 __all__ = ["check_output_file", "output_file"]
 

@@ -27,7 +27,7 @@ from statestore.errors import InvalidArgumentError, StorageError
 from statestore.format.rescale_proof import RowSet
 from statestore.storage import LocalStorage
 from statestore.storage.base import report_os_errors
-from statestore.storage.durable import sync_if_supported, sync_parents, sync_path, sync_paths
+from statestore.storage.local import sync_if_supported, sync_parents, sync_path, sync_paths
 from statestore.storage.locks import close_folder, lock, open_folder
 
 __all__ = ["Contents", "publish_folder"]

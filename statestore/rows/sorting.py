@@ -3,7 +3,7 @@
 Rows that fit the budget are sorted in memory. Otherwise an external merge sort is used: sorted runs
 are written to a temporary folder as Arrow IPC streams, then merged. The folder is created with the
 first run, and deleted at the end. If the process is killed, it is deleted later; see
-:mod:`statestore.storage.temporary`.
+:mod:`statestore.storage.locks`.
 
 A *piece* is a table of bounded size. Pieces *ascend* if no row of a piece belongs after a row of
 the next piece. Within a piece, rows may be in any order.
@@ -39,7 +39,7 @@ from statestore.rows.key_group_runs import (
 from statestore.rows.list_order import as_bytes
 from statestore.rows.python_values import display_rows
 from statestore.storage.base import report_os_errors
-from statestore.storage.temporary import temporary_folder
+from statestore.storage.locks import temporary_folder
 
 __all__ = [
     "MEMORY_BYTES",

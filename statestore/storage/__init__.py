@@ -14,17 +14,16 @@ from typing import Any
 from fsspec.utils import get_protocol
 
 from statestore.errors import InvalidArgumentError
+from statestore.storage.addresses import refuse_credentials
 from statestore.storage.azure import AzureStorage
-from statestore.storage.base import Listed, Storage, is_full_disk
-from statestore.storage.credentials import refuse_credentials
+from statestore.storage.base import Listed, Storage, is_full_disk, put_once, refuse_unsafe
 from statestore.storage.google import GoogleStorage
 from statestore.storage.hdfs import HdfsStorage
 from statestore.storage.local import LocalStorage
 from statestore.storage.local_cache import CachedStorage
-from statestore.storage.metered import MeteredStorage
 from statestore.storage.objects import DEFAULT_STREAMS
-from statestore.storage.put_once import put_once, refuse_unsafe
 from statestore.storage.s3 import S3Storage
+from statestore.storage.wrappers import MeteredStorage
 
 __all__ = [
     "DEFAULT_STREAMS",

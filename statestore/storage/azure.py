@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import fsspec
 from fsspec.asyn import sync
 
+from statestore.storage.addresses import CONTAINER
 from statestore.storage.base import Listed, check_inside
-from statestore.storage.credentials import CONTAINER
 from statestore.storage.objects import DEFAULT_STREAMS, ListingPage, ObjectStorage
 from statestore.storage.requests import (
     ATTEMPTS,

@@ -1,4 +1,8 @@
-"""A folder of a local or mounted file system, in which a hard link commits a file."""
+"""A folder of a local or mounted file system, in which a hard link commits a file.
+
+Functions that make files durable, so that a power failure does not undo them, are here too, and
+hard links, with which two stores on one file system share a file without a copy.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,27 @@ import os
 import re
 import stat
 import uuid
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 import fsspec
 
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.storage.base import Listed, NewFile, check_inside, report_os_errors
-from statestore.storage.durable import sync_parents, sync_path, sync_paths
-from statestore.storage.hard_links import young_link
+from statestore.storage.base import Listed, NewFile, Storage, check_inside, report_os_errors
 
-__all__ = ["LocalStorage"]
+__all__ = [
+    "LocalStorage",
+    "can_link",
+    "link",
+    "sync_if_supported",
+    "sync_parents",
+    "sync_path",
+    "sync_paths",
+]
 
 
 # The largest documents are manifests: one with a million files has about 300 MB.
@@ -28,6 +40,15 @@ _MOST_READ_BYTES = 2**31
 _READ = os.O_RDONLY | sum(getattr(os, f"O_{flag}", 0) for flag in ("NONBLOCK", "CLOEXEC", "BINARY"))
 # Windows removes a dot at the end of a name, and some names are devices in each folder.
 _NOT_ON_WINDOWS = re.compile(r"(?:^|/)(?:con|prn|aux|nul|com\d|lpt\d)(?:\.[^/]*)?(?:/|$)|\.(?:/|$)")
+_SYNCED_AT_ONCE = 8
+_OPENS_FOLDERS = hasattr(os, "O_DIRECTORY")
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+# Errors of a file system without hard links, of two names on different file systems, and of files
+# that belong to another user.
+_CANNOT_LINK = (
+    *(errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS),
+    *(errno.EMLINK, errno.EACCES, errno.EROFS),
+)
 
 
 class LocalStorage:
@@ -139,7 +160,7 @@ class LocalStorage:
     def renew(self, old: str, new: str) -> bool:
         """Give the file a second name, and set the time of both to now."""
         with report_os_errors("read", path := self._file(old)):
-            return young_link(path, self._file(new))
+            return _young_link(path, self._file(new))
 
     def open_write(self, name: str) -> NewFile:
         """Open a new file for writing, and create its folders."""
@@ -357,4 +378,98 @@ def _link(temporary: Path, target: Path) -> bool:
             "commits require (FAT, and some network and cloud mounts, have none); use "
             "another place for the store"
         ) from error
+    return True
+
+
+@contextmanager
+def sync_if_supported() -> Iterator[None]:
+    """Allow a file system that cannot sync files or folders, as some mounted services."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+
+
+def sync_path(path: Path) -> None:
+    """Make a file's bytes, or a folder's names, durable.
+
+    Windows cannot open folders, and syncs only files that are open for writing.
+    """
+    if not _OPENS_FOLDERS and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY if _OPENS_FOLDERS else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_paths(paths: Sequence[Path]) -> None:
+    """Make many files and folders durable.
+
+    Threads sync them in parallel, so that one commit of the file system's journal covers several.
+    """
+    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
+        deque(pool.map(sync_path, paths), maxlen=0)
+
+
+def sync_parents(folder: Path) -> None:
+    """Make the name of a folder durable, and those of its parents up to the mount point."""
+    device = folder.stat().st_dev
+    for above in folder.parents:
+        if above.stat().st_dev != device:
+            return  # nothing was created above the mount point
+        with suppress(PermissionError):  # nor in folders that this user cannot read
+            sync_path(above)
+
+
+def can_link(source: Storage, target: Storage) -> bool:
+    """Return whether files of ``source`` can probably be hard-linked into ``target``.
+
+    Both must be folders of the same file system. Object stores cannot share files.
+    """
+    old, new = source.native_path(""), target.native_path("")
+    if old is None or new is None:
+        return False
+    with report_os_errors("access", target.url):
+        return _device_of(Path(old)) == _device_of(Path(new))
+
+
+def _device_of(path: Path) -> int:
+    existing = next(each for each in (path, *path.parents) if each.exists())
+    return existing.stat().st_dev
+
+
+def link(source: Storage, old: str, target: Storage, new: str) -> bool:
+    """Give a file of ``source`` a second name in ``target``, with the current time.
+
+    The file stays until both names are deleted. False if the file system cannot do it, or the name
+    is taken. Raises FileNotFoundError if the source does not have the file, or StorageError.
+    """
+    old_path, new_path = source.native_path(old), target.native_path(new)
+    if old_path is None or new_path is None:
+        return False
+    with report_os_errors("read", f"{target.url}/{new}"):
+        return _young_link(Path(old_path), Path(new_path))
+
+
+def _young_link(old: Path, new: Path) -> bool:
+    """Give a file a second name and create its folders.
+
+    False if the file system cannot do it, or the name is taken. Raises OSError.
+
+    A garbage collection that lists the new name must see a recent time. Both names share one time,
+    so it is set before the second name is created.
+    """
+    new.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.utime(old)
+        os.link(old, new)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno in _CANNOT_LINK:
+            return False
+        raise
     return True

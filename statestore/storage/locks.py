@@ -1,19 +1,31 @@
-"""Exclusive locks between the processes of a host, which the system releases when a process ends.
+"""Exclusive locks between the processes of a host, and temporary folders, which use them.
 
-POSIX systems lock a file or a folder (``flock``). Windows locks bytes of a file, so a folder has a
-file with its lock beside it. A system without both has no other processes, and locks nothing.
+The system releases a lock when its process ends for any reason. POSIX systems lock a file or a
+folder (``flock``). Windows locks bytes of a file, so a folder has a file with its lock beside it. A
+system without both has no other processes, and locks nothing.
+
+Temporary folders hold rows that do not fit in memory. A process holds a lock on each of its
+folders. So a folder of this host with a free lock is abandoned, and the next process that creates a
+temporary folder deletes it, even after a kill.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import re
+import shutil
+import socket
+import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["close_folder", "lock", "open_folder"]
+from statestore.storage.base import report_os_errors
+
+__all__ = ["close_folder", "lock", "open_folder", "temporary_folder"]
 
 
 def _module(name: str) -> Any:
@@ -77,3 +89,48 @@ def close_folder(folder: Path, descriptor: int) -> None:
 
 def _lock_file(folder: Path) -> Path:
     return folder.parent / f".{folder.name}.lock"
+
+
+@contextmanager
+def temporary_folder(purpose: str) -> Iterator[Path]:
+    """Create a folder below ``TMPDIR`` for a block, and delete it at the end.
+
+    Folders that killed processes of this host and user left behind are deleted first. StorageError
+    if the folder cannot be created.
+    """
+    # The host name is in the prefix, because another host's lock on a shared file system may be
+    # invisible.
+    own = f"statestore-{re.sub('[^A-Za-z0-9.]', '_', socket.gethostname())}-"
+    with report_os_errors("make", "a temporary folder"):
+        _delete_abandoned(Path(tempfile.gettempdir()), own)
+        path, descriptor = _locked_folder(f"{own}{purpose}-")
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        close_folder(path, descriptor)
+
+
+def _locked_folder(prefix: str) -> tuple[Path, int]:
+    """Return a new folder and the file descriptor that holds its lock."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix))
+        with suppress(FileNotFoundError):
+            descriptor = open_folder(path, follow_links=False)
+            with suppress(OSError):  # without locks no process deletes it
+                lock(descriptor, wait=True)
+            # Before the lock was acquired, another process could delete the folder as abandoned.
+            if path.exists():
+                return path, descriptor
+            close_folder(path, descriptor)
+
+
+def _delete_abandoned(parent: Path, prefix: str) -> None:
+    for path in parent.glob(f"{prefix}*"):
+        with suppress(OSError):  # it is in use, belongs to another user, or is gone
+            descriptor = open_folder(path, follow_links=False)
+            try:
+                lock(descriptor)
+                shutil.rmtree(path)
+            finally:
+                close_folder(path, descriptor)

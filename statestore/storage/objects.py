@@ -20,9 +20,8 @@ from urllib.parse import quote, unquote
 
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.extras import needs_extra
+from statestore.storage.addresses import GATEWAY_CODES, proxy_advice, refuse_credentials
 from statestore.storage.base import Listed, NewFile, check_inside
-from statestore.storage.credentials import refuse_credentials
-from statestore.storage.proxies import GATEWAY_CODES, proxy_advice
 from statestore.storage.requests import (
     Failure,
     ObjectReader,

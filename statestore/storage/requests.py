@@ -22,7 +22,7 @@ from fsspec.caching import ReadAheadCache
 
 from statestore.display import duration
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.storage.credentials import without_credentials
+from statestore.storage.addresses import without_credentials
 
 __all__ = [
     "ATTEMPTS",

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import BinaryIO, cast
 
 from statestore.storage import LocalStorage
-from statestore.storage.forwarding import ForwardingFile
+from statestore.storage.wrappers import ForwardingFile
 
 __all__ = ["CountingStorage"]
 

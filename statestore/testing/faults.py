@@ -33,7 +33,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from statestore.errors import StorageError
 from statestore.storage import Storage
 from statestore.storage.base import Listed, NewFile, report_os_errors
-from statestore.storage.forwarding import ForwardingFile, ForwardingStorage
+from statestore.storage.wrappers import ForwardingFile, ForwardingStorage
 
 __all__ = ["Call", "Fault", "FaultKind", "FaultyStorage", "calls_of"]
 

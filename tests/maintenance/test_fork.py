@@ -20,7 +20,7 @@ from statestore.errors import (
 )
 from statestore.snapshot.state_spec import Changes
 from statestore.storage import LocalStorage, MeteredStorage
-from statestore.storage.hard_links import can_link, link
+from statestore.storage.local import can_link, link
 from tests.support.damage import fill
 from tests.support.stores import values_in
 

@@ -16,7 +16,7 @@ from statestore import StateStore
 from statestore.errors import CommitConflictError, InvalidArgumentError, LateCommitError
 from statestore.format.names import CHECKPOINTS
 from statestore.storage import Storage, open_storage
-from statestore.storage.forwarding import ForwardingStorage
+from statestore.storage.wrappers import ForwardingStorage
 from tests.races.plan import Look, Part, Try
 
 __all__ = ["Task", "rows_of", "run_worker", "write"]

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from statestore import StateStore
 from statestore.storage import LocalStorage, S3Storage
-from statestore.storage.s3_settings import delta_settings, s3a_settings
+from statestore.storage.s3 import delta_settings, s3a_settings
 from tests.servers.s3 import S3Server
 from tests.services.spark_process import run_module
 from tests.syntax import ROOT

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from statestore.maintenance import rekey_spill
-from statestore.storage.durable import sync_paths
+from statestore.storage.local import sync_paths
 from tests.simulate.digests import Digests, digests_of, recorded
 from tests.simulate.disturbed import OTHER_VARIABLES, disturbed
 from tests.simulate.plans import MIXES

@@ -26,7 +26,7 @@ from statestore.maintenance.copy_files import FileCopy
 from statestore.maintenance.erase_subject import ColumnSubject, KeySubject
 from statestore.snapshot import begin
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints
-from statestore.storage import LocalStorage, durable, hard_links, local
+from statestore.storage import LocalStorage, local
 from tests.simulate.bucket import SimulatedS3
 from tests.simulate.disk import Disk
 from tests.simulate.known import KNOWN, Known, shown_by
@@ -113,9 +113,8 @@ def broken_sync(patch: pytest.MonkeyPatch) -> None:
 
 def broken_put(patch: pytest.MonkeyPatch) -> None:
     """The folder is not synced after a put."""
-    real = durable.sync_path
-    for module in (durable, local):
-        patch.setattr(module, "sync_path", lambda path: None if path.is_dir() else real(path))
+    real = local.sync_path
+    patch.setattr(local, "sync_path", lambda path: None if path.is_dir() else real(path))
 
 
 def broken_base(patch: pytest.MonkeyPatch) -> None:
@@ -190,8 +189,7 @@ def broken_youth(patch: pytest.MonkeyPatch) -> None:
         os.link(old, new)
         return True
 
-    for module in (local, hard_links):
-        patch.setattr(module, "young_link", linked)
+    patch.setattr(local, "_young_link", linked)
 
 
 def broken_names(patch: pytest.MonkeyPatch) -> None:

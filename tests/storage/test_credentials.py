@@ -13,7 +13,7 @@ from statestore import StateStore
 from statestore.errors import InvalidArgumentError, SettingsError, StateStoreError
 from statestore.settings import Settings
 from statestore.storage import S3Storage, open_storage
-from statestore.storage.credentials import without_credentials
+from statestore.storage.addresses import without_credentials
 
 # No message has these letters, so any two of them in one belong to the secret.
 SECRET = "ЖЩЮЯ"

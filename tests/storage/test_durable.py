@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore.storage.durable import sync_if_supported, sync_parents, sync_path, sync_paths
+from statestore.storage.local import sync_if_supported, sync_parents, sync_path, sync_paths
 from statestore.storage.locks import close_folder, open_folder
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from statestore.storage.proxies import delta_proxy_advice, proxy_advice
+from statestore.storage.addresses import delta_proxy_advice, proxy_advice
 
 LOCAL = "http://minio.lan:9000/bucket"
 

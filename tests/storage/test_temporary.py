@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from statestore.errors import StorageError
-from statestore.storage import temporary
-from statestore.storage.temporary import temporary_folder
+from statestore.storage import locks
+from statestore.storage.locks import temporary_folder
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 HOLDING = """
-from statestore.storage.temporary import temporary_folder
+from statestore.storage.locks import temporary_folder
 with temporary_folder("sort") as folder:
     (folder / "0.arrow").write_text("rows")
     print(folder, flush=True)
@@ -75,7 +75,7 @@ def test_a_folder_that_is_deleted_before_it_is_locked_is_created_again(
     def late(folder: int, how: int) -> None:
         if not deleted:
             [path] = parent.iterdir()
-            temporary._delete_abandoned(parent, path.name)
+            locks._delete_abandoned(parent, path.name)
             deleted.append(path)
             assert not path.exists()
         real(folder, how)

@@ -62,7 +62,7 @@ for form in ("delta", "parquet"):
 """
 HOLDER = """
 from statestore.restore.output_folder import publish_folder
-from statestore.storage.temporary import temporary_folder
+from statestore.storage.locks import temporary_folder
 from pathlib import Path
 with temporary_folder("sort") as folder, publish_folder(Path("out")):
     (folder / "0.arrow").write_text("rows")
@@ -72,7 +72,7 @@ with temporary_folder("sort") as folder, publish_folder(Path("out")):
 SECOND = """
 from statestore.errors import InvalidArgumentError
 from statestore.restore.output_folder import publish_folder
-from statestore.storage.temporary import temporary_folder
+from statestore.storage.locks import temporary_folder
 from pathlib import Path
 with temporary_folder("sort"):
     try:
