@@ -7,7 +7,9 @@ matter whether the account has a hierarchical namespace.
 
 from __future__ import annotations
 
+import functools
 import io
+import itertools
 import os
 import time
 import uuid
@@ -22,7 +24,7 @@ from fsspec.asyn import sync
 
 from statestore.storage.addresses import CONTAINER
 from statestore.storage.base import Listed, check_inside
-from statestore.storage.objects import DEFAULT_STREAMS, ListingPage, ObjectStorage
+from statestore.storage.objects import DEFAULT_STREAMS, ListingPage, ObjectStorage, pages_of
 from statestore.storage.requests import (
     ATTEMPTS,
     CONNECT_SECONDS,
@@ -210,20 +212,17 @@ class AzureStorage(ObjectStorage):
 
     def _unfinished(self, prefix: str) -> Iterator[tuple[str, str, int]]:
         """Yield blobs that have uncommitted blocks only: a listing shows them only on request."""
-        blobs: dict[str, Listed] = {}
-        for include in (["metadata", "uncommittedblobs"], ["metadata"]):
-            following = None
-            while True:
-                page = self._listing(prefix, 5000, following, include)
-                following = page.following
-                for item in page.items:
-                    if len(include) == 1:
-                        blobs.pop(item.name, None)
-                    elif item.size_bytes == 0:
-                        blobs[item.name] = item
-                if following is None:
-                    break
-        yield from ((item.name, _UNCOMMITTED, item.modified_ms) for item in blobs.values())
+
+        def blobs(*include: str) -> Iterator[Listed]:
+            ask = functools.partial(self._listing, prefix, 5000, include=["metadata", *include])
+            return itertools.chain.from_iterable(pages_of(ask))
+
+        # In this order: blobs that are committed meanwhile are finished.
+        empty = [item for item in blobs("uncommittedblobs") if item.size_bytes == 0]
+        finished = {item.name for item in blobs()}
+        for item in empty:
+            if item.name not in finished:
+                yield item.name, _UNCOMMITTED, item.modified_ms
 
     def _begin(self, key: str) -> Upload:
         return _BlockUpload(self, key)

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 from fsspec.asyn import sync
 
 from statestore.storage.base import Listed
-from statestore.storage.objects import MARK, ListingPage, ObjectStorage
+from statestore.storage.objects import MARK, ListingPage, ObjectStorage, hidden_name
 from statestore.storage.requests import (
     ATTEMPTS,
     CONNECT_SECONDS,
@@ -229,7 +229,7 @@ class GoogleStorage(ObjectStorage):
         return _ComposedUpload(self, key)
 
     def _end_upload(self, key: str, upload: str) -> None:
-        self._remove(_part(key, upload))
+        self._remove(hidden_name(key, upload))
 
     def _compose(self, parts: list[str], key: str) -> None:
         body = {
@@ -314,13 +314,7 @@ class _ComposedUpload:
             self._storage._remove(part)
 
     def _name(self) -> str:
-        return _part(self._key, f"{self._token}.{len(self._parts):05}")
-
-
-def _part(key: str, upload: str) -> str:
-    """Return the name of a part of an object."""
-    folder, slash, file = key.rpartition("/")
-    return f"{folder}{slash}.{file}.upload-{upload}"
+        return hidden_name(self._key, f"{self._token}.{len(self._parts):05}")
 
 
 async def _send(

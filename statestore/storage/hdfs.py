@@ -25,7 +25,7 @@ import fsspec.config
 
 from statestore.errors import InvalidArgumentError
 from statestore.storage.base import Listed
-from statestore.storage.objects import DEFAULT_STREAMS, ListingPage, ObjectStorage
+from statestore.storage.objects import DEFAULT_STREAMS, ListingPage, ObjectStorage, hidden_name
 from statestore.storage.requests import (
     ATTEMPTS,
     CONNECT_SECONDS,
@@ -195,7 +195,7 @@ class HdfsStorage(ObjectStorage):
         """Write a hidden file; return its path."""
 
         def once() -> str:
-            path = _hidden_path(key, uuid.uuid4().hex)
+            path = hidden_name(key, uuid.uuid4().hex)
             self._bytes("PUT", self._request_once("PUT", "CREATE", path, overwrite="false"), data)
             return path
 
@@ -271,7 +271,7 @@ class HdfsStorage(ObjectStorage):
         return _AppendUpload(self, key)
 
     def _end_upload(self, key: str, upload: str) -> None:
-        self._remove(_hidden_path(key, upload))
+        self._remove(hidden_name(key, upload))
 
     def _explain(self, error: Exception, action: str) -> Failure:
         code = _code(error)
@@ -331,11 +331,6 @@ class _AppendUpload:
     def abort(self) -> None:
         if self._path:
             self._storage._remove(self._path)
-
-
-def _hidden_path(key: str, upload: str) -> str:
-    folder, slash, file = key.rpartition("/")
-    return f"{folder}{slash}.{file}.upload-{upload}"
 
 
 def _code(error: BaseException) -> str:

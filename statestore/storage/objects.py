@@ -11,7 +11,7 @@ import os
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -30,7 +30,7 @@ from statestore.storage.requests import (
     object_errors,
 )
 
-__all__ = ["DEFAULT_STREAMS", "MARK", "ListingPage", "ObjectStorage"]
+__all__ = ["DEFAULT_STREAMS", "MARK", "ListingPage", "ObjectStorage", "hidden_name", "pages_of"]
 
 DEFAULT_STREAMS = 16
 _MOST_STREAMS = 1024
@@ -222,7 +222,7 @@ class ObjectStorage(ABC):
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all objects below a folder, without folder markers."""
         with self._errors("list", folder):
-            names = [name for page in self._pages(folder) for name in page]
+            names = [item.name for page in self._pages(folder) for item in page]
         return tuple(sorted(name for name in names if not name.rpartition("/")[2].startswith(".")))
 
     def listed(self, folder: str) -> tuple[Listed, ...]:
@@ -231,14 +231,13 @@ class ObjectStorage(ABC):
         An unfinished upload appears as a hidden object of length 0; :meth:`delete` aborts it.
         """
         with self._errors("list", folder):
-            items = [item for page in self._objects(folder) for item in page]
-            items += self._uploads(folder)
-        return tuple(sorted(item for item in items if not _is_marker(item.name)))
+            items = [item for page in self._pages(folder) for item in page]
+            return tuple(sorted([*items, *self._uploads(folder)]))
 
     def is_empty(self) -> bool:
         """Return whether no visible object has this prefix; it usually takes one request."""
         with self._errors("list", ""):
-            return all(name.startswith(".") for page in self._pages("", 50) for name in page)
+            return all(item.name.startswith(".") for page in self._pages("", 50) for item in page)
 
     def folder_above(self, name: str) -> str | None:
         """Look for an object of this name at each parent prefix, up to the bucket."""
@@ -322,26 +321,18 @@ class ObjectStorage(ABC):
         advice = (failure.advice, proxy_advice(self._endpoint()))
         return replace(failure, advice="; ".join(filter(None, advice)) or None)
 
-    def _pages(self, folder: str, most: int = 1000) -> Iterator[tuple[str, ...]]:
-        for items in self._objects(folder, most):
-            yield tuple(item.name for item in items if not _is_marker(item.name))
-
-    def _objects(self, folder: str, most: int = 1000) -> Iterator[tuple[Listed, ...]]:
-        root, following = self._root(), None
-        while True:
-            page = self._page(self._folder_prefix(folder), most, following)
-            yield tuple(item._replace(name=item.name[len(root) :]) for item in page.items)
-            following = page.following
-            if following is None:
-                return
+    def _pages(self, folder: str, most: int = 1000) -> Iterator[tuple[Listed, ...]]:
+        """Yield the objects below a folder, page by page, without folder markers."""
+        root, prefix = self._root(), self._folder_prefix(folder)
+        for items in pages_of(functools.partial(self._page, prefix, most)):
+            found = (item._replace(name=item.name[len(root) :]) for item in items)
+            yield tuple(item for item in found if not _is_marker(item.name))
 
     def _uploads(self, folder: str) -> Iterator[Listed]:
         """Yield unfinished uploads as hidden files next to their names."""
         root = self._root()
         for key, upload, started_ms in self._unfinished(self._folder_prefix(folder)):
-            folder, slash, file = key[len(root) :].rpartition("/")
-            name = f"{folder}{slash}.{file}.upload-{quote(upload, safe='')}"
-            yield Listed(name, 0, started_ms)
+            yield Listed(hidden_name(key[len(root) :], quote(upload, safe="")), 0, started_ms)
 
     def _has_bucket(self) -> None:
         """Raise if the bucket does not exist; the error for a missing object does not tell."""
@@ -366,6 +357,23 @@ class ObjectStorage(ABC):
 
     def _full_url(self, name: str) -> str:
         return f"{self.url}/{check_inside(name)}" if name else self.url
+
+
+def pages_of(ask: Callable[[Any], ListingPage]) -> Iterator[tuple[Listed, ...]]:
+    """Yield the objects of all pages of a listing; ``ask`` returns the page of a token."""
+    following = None
+    while True:
+        page = ask(following)
+        yield page.items
+        following = page.following
+        if following is None:
+            return
+
+
+def hidden_name(key: str, upload: str) -> str:
+    """Return the hidden name of an upload, in the folder of the object that it will create."""
+    folder, slash, file = key.rpartition("/")
+    return f"{folder}{slash}.{file}.upload-{upload}"
 
 
 def _is_marker(name: str) -> bool:

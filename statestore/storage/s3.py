@@ -21,11 +21,10 @@ never into Spark's own configuration, which is displayed, logged and listed.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 from urllib.parse import urlsplit
 
 import fsspec
@@ -41,12 +40,11 @@ from statestore.storage.requests import (
     Failure,
     Upload,
     advice_of,
+    retry,
 )
 
 __all__ = ["S3Storage", "attempts_of", "delta_settings", "s3a_settings", "with_retries"]
 
-
-Answer = TypeVar("Answer")
 
 # botocore's newer mode. It also retries all errors that AWS calls transient, and retries less often
 # after many failures in a row.
@@ -86,18 +84,6 @@ def attempts_of(options: Mapping[str, Any]) -> int:
         return 1
     # botocore's max_attempts does not count the first attempt.
     return int(retries.get("total_max_attempts", retries.get("max_attempts", ATTEMPTS - 1) + 1))
-
-
-def _read_whole(call: Callable[[], Answer], attempts: int) -> Answer:
-    """Return the result of a call; retry if the answer breaks off, up to ``attempts`` in total."""
-    for attempt in itertools.count(1):
-        try:
-            return call()
-        except Exception as error:
-            if _code(error) not in _BROKEN_OFF or attempt >= attempts:
-                raise
-            # s3fs has already waited a moment.
-    raise AssertionError("the loop must end with an answer or an error")
 
 
 # Errors without an answer of the server, which were raised after retries.
@@ -211,7 +197,7 @@ class S3Storage(ObjectStorage):
             return cast(bytes, self._fs.cat_file(path, start=start, end=stop))
 
         try:
-            return _read_whole(cat, self._attempts)
+            return retry(cat, self._attempts, lambda error: _code(error) in _BROKEN_OFF)
         except OSError as error:
             if _code(error) not in ("InvalidRange", "416"):  # the object is shorter
                 raise
@@ -231,13 +217,11 @@ class S3Storage(ObjectStorage):
 
     def _put_object(self, key: str, data: bytes, **arguments: Any) -> None:
         """Put an object; retry if the server refuses it because of another request."""
-        for attempt in itertools.count(1):
-            try:
-                self._call("put_object", key, Body=data, **arguments)
-                return
-            except OSError as error:
-                if _code(error) not in _DISTURBED or attempt >= _PUTS:
-                    raise
+        retry(
+            lambda: self._call("put_object", key, Body=data, **arguments),
+            _PUTS,
+            lambda error: _code(error) in _DISTURBED,
+        )
 
     def _mark_of(self, key: str) -> str | None:
         return cast("str | None", self._call("head_object", key)["Metadata"].get(MARK))

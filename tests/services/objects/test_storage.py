@@ -138,9 +138,9 @@ def test_all_pages_of_a_long_listing_are_read(
     names = tuple(f"a/{number}" for number in range(7))
     for name in names:
         storage.put_if_absent(name, b"x")
-    objects = ObjectStorage._objects
+    pages = ObjectStorage._pages
     monkeypatch.setattr(
-        ObjectStorage, "_objects", lambda self, folder, most=0: objects(self, folder, 3)
+        ObjectStorage, "_pages", lambda self, folder, most=0: pages(self, folder, 3)
     )
     assert storage.list("a") == names
 
