@@ -6,9 +6,10 @@
         DeltaTable(url, storage_options=…endpoint…)
 
 delta-rs writes an object with ``PUT /bucket/object``, optionally with ``x-goog-if-generation-match:
-0``. The same request to fake-gcs-server is ``POST …/o?uploadType=media&ifGenerationMatch=0``, so it
-is translated. fake-gcs-server ignores ``start-after`` in listings, so the keys up to it are removed
-here. All other requests are forwarded unchanged.
+0``. The same request to fake-gcs-server is ``POST …/o?uploadType=multipart&ifGenerationMatch=0``,
+so it is translated. (With ``uploadType=media``, the server ignores the condition.) fake-gcs-server
+ignores ``start-after`` in listings, so the keys up to it are removed here. All other requests are
+forwarded unchanged.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import http.client
 import json
 import re
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -57,10 +59,13 @@ class _Handler(BaseHTTPRequestHandler):
     def pass_on(self, address: str) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         method, path = self.command, self.path
-        if method == "PUT" and not path.startswith("/upload/"):
-            method, path = "POST", _json_put(path, self.headers.get("x-goog-if-generation-match"))
-        connection = http.client.HTTPConnection(address, timeout=60)
         kept = {k: v for k, v in self.headers.items() if k.lower() not in _OF_THE_CONNECTION}
+        if method == "PUT" and not path.startswith("/upload/"):
+            name, path = _json_put(path, self.headers.get("x-goog-if-generation-match"))
+            method, line = "POST", uuid.uuid4().hex
+            kept["Content-Type"] = f"multipart/related; boundary={line}"
+            body = _two_parts(line, json.dumps({"name": name}).encode(), body)
+        connection = http.client.HTTPConnection(address, timeout=60)
         connection.request(method, path, body or None, kept | {"Host": address})
         answer = connection.getresponse()
         whole = answer.read()
@@ -82,9 +87,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(whole)
 
 
-def _json_put(path: str, generation: str | None) -> str:
+def _json_put(path: str, generation: str | None) -> tuple[str, str]:
+    """Return the name of the object that a request puts, and the path of the JSON request."""
     bucket, _, key = urlsplit(path).path.lstrip("/").partition("/")
-    wanted = {"uploadType": "media", "name": unquote(key)}
+    wanted = {"uploadType": "multipart"}
     if generation is not None:
         wanted["ifGenerationMatch"] = generation
-    return f"/upload/storage/v1/b/{quote(unquote(bucket))}/o?{urlencode(wanted)}"
+    return unquote(key), f"/upload/storage/v1/b/{quote(unquote(bucket))}/o?{urlencode(wanted)}"
+
+
+def _two_parts(line: str, about: bytes, data: bytes) -> bytes:
+    """Return the body of a multipart upload, whose parts are separated by a line."""
+    between = f"--{line}\r\nContent-Type: %s\r\n\r\n".encode()
+    parts = ((b"application/json", about), (b"application/octet-stream", data))
+    return (
+        b"".join(between % kind + part + b"\r\n" for kind, part in parts) + f"--{line}--".encode()
+    )
