@@ -170,7 +170,7 @@ def column_of(values: list[Any], case: Carried) -> pa.Array:
 
 
 @pytest.mark.parametrize("case", CARRIED, ids=name_of)
-@examples(100)
+@examples(100, share=10)
 @given(seed=st.integers(0, 2**32))
 def test_columns_and_values_agree(case: Carried, seed: int) -> None:
     """I1: an Arrow column has the hashes of its values."""

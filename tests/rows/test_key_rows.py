@@ -25,6 +25,7 @@ from statestore.rows import equality
 from statestore.snapshot.state_spec import Changes
 from statestore.storage import LocalStorage
 from tests.support.damage import change_unread_byte
+from tests.support.forms import RANGED_IN_EACH_RUN
 
 GROUPS = 16
 CACHES = [
@@ -113,7 +114,7 @@ def map_store(path: Path, seed: int, layout: str) -> tuple[StateStore, Rows]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("collide", [False, True])
-@pytest.mark.parametrize("layout", ["partitioned", "ranged"])
+@pytest.mark.parametrize("layout", RANGED_IN_EACH_RUN)
 @pytest.mark.parametrize("limit", CACHES)
 @pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.long)])
 def test_lookups_equal_a_dictionary(

@@ -67,7 +67,7 @@ def read_all(savepoint: FlinkSavepoint) -> None:
                 elements.values()
 
 
-@pytest.mark.long_cases("2.3_rocksdb_native-2")
+@pytest.mark.long_cases("2.3_heap_native-2", "2.3_heap_snappy-2", "2.3_rocksdb_native-2")
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, pytest.param(16, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", FOLDERS)

@@ -207,8 +207,7 @@ def scala_jobs() -> list[Any]:
     versions += [(f"1.{minor}", form) for minor in range(15, 20) for form in SINCE_1_15]
     for version in ("1.16-rocksdb-checkpoint", "1.19-hashmap-checkpoint"):  # changelogs
         versions.remove(tuple(version.split("-", 1)))  # type: ignore[arg-type]
-    in_each_run = {"1.8-jobmanager-savepoint", "1.15-rocksdb-savepoint", "1.19-hashmap-savepoint"}
-    in_each_run |= {"1.17-hashmap-savepoint-native"}
+    in_each_run = {"1.15-rocksdb-savepoint", "1.17-hashmap-savepoint-native"}
     return [
         pytest.param(
             FLINK_1_20 if int(version.removeprefix("1.")) > 13 else FLINK_1_13,

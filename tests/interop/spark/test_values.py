@@ -53,9 +53,8 @@ def made(draw: random.Random, depth: int, *, key: bool) -> Column:
     return F.create_map(F.coalesce(F.col("k"), F.lit("none")), within)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))]
-)
+@pytest.mark.long  # in each run, test_rows.py has every type in every mode
+@pytest.mark.parametrize("seed", range(6))
 def test_random_values_keep_their_bytes(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     keys = [made(draw, 1, key=True).alias(draw.choice(NAMES)) for _ in range(draw.randint(1, 3))]

@@ -20,7 +20,7 @@ from statestore.storage.objects import ObjectStorage
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import over, take, whole
 from tests.faults.test_processes import dies, that_differ
-from tests.faults.test_reading import COMMANDS, Command, restore_to
+from tests.faults.test_reading import COMMANDS, Command
 from tests.faults.test_snapshot import commit_in
 from tests.services.objects.conftest import BAD_NETWORK
 
@@ -147,12 +147,9 @@ def test_a_kill_at_any_call_leaves_complete_checkpoints(
     check(storage, 3 + len(late))
 
 
+@pytest.mark.long  # in each run, tests/faults/test_reading.py has them on disk
 @on_s3_in_each_run
-@pytest.mark.parametrize(
-    "command",
-    [pytest.param(each, marks=[] if each is restore_to else pytest.mark.long) for each in COMMANDS],
-    ids=lambda command: command.__name__,
-)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
 def test_a_failed_command_can_be_run_again(
     storage: ObjectStorage, tmp_path: Path, command: Command
 ) -> None:

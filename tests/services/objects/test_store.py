@@ -45,6 +45,7 @@ def options(server: Server) -> Iterator[dict[str, Any]]:
         yield server.through(endpoint)
 
 
+@pytest.mark.long_cases("gcs-delta", "hdfs-delta")  # the next test also writes Delta's log there
 @pytest.mark.parametrize("table_format", ["delta", pytest.param("parquet", marks=pytest.mark.long)])
 def test_a_snapshot_is_restored(url: str, options: dict[str, Any], table_format: Any) -> None:
     """I7; with Delta, delta-rs writes the log, and one of two writers gets a conflict."""
