@@ -89,8 +89,6 @@ class StoreMaintenance(HasContext):
         table: IcebergTable,
         *,
         checkpoint: CheckpointRef = "latest",
-        compact: bool = False,
-        from_older: bool = False,
         replace: bool = False,
         dry_run: bool = False,
         on_progress: Progress | None = None,
@@ -108,9 +106,6 @@ class StoreMaintenance(HasContext):
             table: the table, such as ``IcebergTable("fraud.totals", catalog="lake")``.
             checkpoint: as in :meth:`savepoint`. A checkpoint that only a savepoint keeps is
                 refused.
-            compact: folds changes of the state first, as a new checkpoint; otherwise a state with
-                changes is refused. A running job can no longer commit then.
-            from_older: for ``compact``, as in :meth:`compact`.
             replace: removes what another program has changed in the table; otherwise a changed
                 table is refused.
             dry_run: reports what would change, and changes nothing.
@@ -124,7 +119,8 @@ class StoreMaintenance(HasContext):
                 exist.
             InvalidArgumentError: for a table of another state or program.
             UnsupportedTypeError: for a column that an Iceberg table cannot have.
-            IncompatibleStateError: for a state with changes unless ``compact`` is set.
+            IncompatibleStateError: for a state with changes; :meth:`compact` with ``everything``
+                folds them.
             CommitConflictError: if another program changed the table.
             CorruptionError: if a file is damaged.
             MissingDependencyError: without pyiceberg.
@@ -138,8 +134,6 @@ class StoreMaintenance(HasContext):
             state,
             table,
             checkpoint=checkpoint,
-            folds=compact,
-            from_older=from_older,
             replaces=replace,
             dry_run=dry_run,
             progress=on_progress or ignore_progress,

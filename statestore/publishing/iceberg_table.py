@@ -71,14 +71,12 @@ class PublishedState:
     ``files``, ``size_bytes`` and ``rows`` describe the published state. ``added_files`` and
     ``removed_files`` are numbers of files that the table's metadata gets or loses. ``snapshot`` is
     the id of the table's new snapshot as text; None if nothing was committed.
-    ``replaced_checkpoint`` is the checkpoint that the table showed before. ``compacted`` is True if
-    changes had to be folded first, which made checkpoint ``checkpoint_id``; in a dry run, that is
-    the checkpoint with the changes. ``hold`` is the savepoint that keeps the files, and
-    ``released`` are deleted savepoints. ``other_holds`` are savepoints of another table with this
-    name, which was dropped or is in another catalog. ``is_history_lost`` is True if older snapshots
-    were removed because their columns could no longer be read. ``leftover_metadata`` counts files
-    of the table's metadata that could not be deleted. ``ttl_ms`` is the TTL of the state: the table
-    also shows expired rows.
+    ``replaced_checkpoint`` is the checkpoint that the table showed before. ``hold`` is the
+    savepoint that keeps the files, and ``released`` are deleted savepoints. ``other_holds`` are
+    savepoints of another table with this name, which was dropped or is in another catalog.
+    ``is_history_lost`` is True if older snapshots were removed because their columns could no
+    longer be read. ``leftover_metadata`` counts files of the table's metadata that could not be
+    deleted. ``ttl_ms`` is the TTL of the state: the table also shows expired rows.
     """
 
     store: str
@@ -93,7 +91,6 @@ class PublishedState:
     added_files: int
     removed_files: int
     replaced_checkpoint: int | None
-    compacted: bool
     snapshot: str | None
     hold: str | None
     released: tuple[str, ...]

@@ -46,7 +46,6 @@ from statestore.format.handles import Handle
 from statestore.format.hold_documents import Publication, Savepoint, publication_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.listeners import Progress
-from statestore.maintenance.compact import compact
 from statestore.maintenance.retention import check_holdable
 from statestore.maintenance.store_context import HasContext
 from statestore.publishing.columns import (
@@ -105,16 +104,14 @@ def publish(
     wanted: IcebergTable,
     *,
     checkpoint: CheckpointRef,
-    folds: bool,
-    from_older: bool,
     replaces: bool,
     dry_run: bool,
     progress: Progress,
 ) -> PublishedState:
     """Make the table show the state as it is in a checkpoint; do nothing if it already does.
 
-    ``StoreMaintenance.publish_iceberg`` describes the arguments and the errors. ``folds`` is its
-    ``compact``, and ``replaces`` its ``replace``.
+    ``StoreMaintenance.publish_iceberg`` describes the arguments and the errors. ``replaces`` is its
+    ``replace``.
     """
     store, now_ms = opened.parts.catalog(), opened.parts.now_ms()
     url = readers_url(store.storage, wanted.store_url)
@@ -129,31 +126,17 @@ def publish(
     found = store.checkpoint(checkpoint, read_lists=True)
     entry = found.manifest.find(operator, state)
     iceberg_schema(entry)  # refuses names before anything is written
-    has_changes = isinstance(entry, KeyedEntry) and bool(entry.layers)
-    if has_changes and not folds:
+    if isinstance(entry, KeyedEntry) and entry.layers:
         raise IncompatibleStateError(
-            f"{entry.state} in checkpoint {found.checkpoint_id} has changes in addition to "
-            "its base files, which Iceberg cannot show; fold them as a new checkpoint with "
-            "'statestore compact --everything', or pass compact=True"
+            f"{entry.state} in checkpoint {found.checkpoint_id} has changes in addition to its "
+            "base files, which Iceberg cannot show; fold them as a new checkpoint with "
+            "'statestore compact --everything' (in Python compact(everything=True))"
         )
-    if has_changes and not dry_run:
-        report = compact(
-            opened,
-            found,
-            operator=operator,
-            state=state,
-            everything=True,
-            from_older=from_older,
-            now_ms=now_ms,
-        )
-        assert report.new_checkpoint_id is not None
-        found = store.checkpoint(report.new_checkpoint_id, read_lists=True)
-        entry = found.manifest.find(operator, state)
     change = _Change(store, catalog, table, found.manifest, entry, wanted, url)
     if dry_run or change.is_current:
-        return change.report(dry_run=dry_run, compacted=has_changes)
+        return change.report(dry_run=dry_run)
     check_holdable(store, found)
-    return change.commit(compacted=has_changes, now_ms=now_ms, progress=progress)
+    return change.commit(now_ms=now_ms, progress=progress)
 
 
 def holds_of_table(store: Catalog, table_id: str) -> tuple[Savepoint, ...]:
@@ -212,7 +195,7 @@ class _Change:
         held = {savepoint.name: savepoint.checkpoint_id for savepoint in self._holds()}
         return _checkpoint_of(self._current) == number and held.get(hold or "") == number
 
-    def commit(self, *, compacted: bool, now_ms: int, progress: Progress) -> PublishedState:
+    def commit(self, *, now_ms: int, progress: Progress) -> PublishedState:
         """Hold the checkpoint, commit the table, and release what it no longer needs."""
         self._store.holds.savepoints()  # a damaged one is reported before anything is written
         with catalog_errors(self._name):
@@ -238,7 +221,6 @@ class _Change:
             gone = before - metadata_files(table, table.metadata.snapshots)
         return self.report(
             dry_run=False,
-            compacted=compacted,
             snapshot_id=snapshot_id,
             hold=hold,
             released=released,
@@ -250,7 +232,6 @@ class _Change:
         self,
         *,
         dry_run: bool,
-        compacted: bool,
         snapshot_id: int | None = None,
         hold: str | None = None,
         released: Sequence[str] = (),
@@ -275,7 +256,6 @@ class _Change:
             added_files=len(self._added),
             removed_files=len(self._removed),
             replaced_checkpoint=None if self._current is None else _checkpoint_of(self._current),
-            compacted=compacted,
             snapshot=None if snapshot_id is None else str(snapshot_id),
             hold=hold,
             released=tuple(released),

@@ -287,13 +287,13 @@ def test_a_state_with_changes_needs_a_compaction(store: StateStore, sql: Catalog
     take(store, 100, layout="ranged")
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes("op", "totals", pa.table({"k": [5, 1000], "v": [-1, -2]}))
-    with pytest.raises(IncompatibleStateError, match=r"checkpoint 2 has changes .* pass compact"):
+    with pytest.raises(
+        IncompatibleStateError, match=r"checkpoint 2 has changes .*'statestore compact"
+    ):
         publish(store, sql)
     assert store.maintenance.savepoints() == ()
-    planned = publish(store, sql, compact=True, dry_run=True)
-    assert (planned.compacted, planned.checkpoint_id, store.checkpoints()) == (True, 2, (1, 2))
-    done = publish(store, sql, compact=True)
-    assert (done.compacted, done.checkpoint_id) == (True, 3)
+    store.maintenance.compact(operator="op", state="totals", everything=True)
+    assert publish(store, sql).checkpoint_id == 3
     assert rows_of(load(sql)) == stored_rows(store)
     assert len(rows_of(load(sql))) == 101
 
@@ -412,18 +412,6 @@ def test_an_older_checkpoint_can_be_shown_again(store: StateStore, sql: Catalog)
     done = publish(store, sql, checkpoint=1)
     assert (done.replaced_checkpoint, done.checkpoint_id) == (2, 1)
     assert rows_of(load(sql)) == stored_rows(store, 1)
-
-
-def test_an_older_checkpoint_is_compacted_only_on_request(store: StateStore, sql: Catalog) -> None:
-    """The compacted checkpoint would undo the newer one (I18)."""
-    take(store, 100)
-    with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_changes("op", "totals", pa.table({"k": [5], "v": [-1]}))
-    take(store, 110)
-    with pytest.raises(InvalidArgumentError, match="from_older"):
-        publish(store, sql, checkpoint=2, compact=True)
-    assert store.checkpoints() == (1, 2, 3)
-    assert publish(store, sql, checkpoint=2, compact=True, from_older=True).checkpoint_id == 4
 
 
 def test_a_store_that_was_moved_is_published_at_its_new_place(

@@ -162,9 +162,6 @@ def write_published(page: Page, published: PublishedState) -> None:
             f"  files   {count(published.added_files)} added to the table, "
             f"{count(published.removed_files)} removed from it"
         )
-    if published.compacted:
-        verb = "would be folded first" if published.dry_run else "were folded first"
-        page.line(f"  changes of the state {verb}, as a new checkpoint")
     if published.hold is not None:
         page.line(f"  kept by savepoint {published.hold}")
     for savepoint in published.released:
