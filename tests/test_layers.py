@@ -176,6 +176,7 @@ LAZY = {
         "statestore.interop.spark",
     ),  # ones that need Spark, or Flink's
     ("statestore.cli.verbs.spark", "statestore.spark.session"),
+    ("statestore.cli.verbs.flink", "statestore.interop.flink.options"),
     ("statestore.cli.verbs.flink", "statestore.interop.flink.exporting.repack"),
     ("statestore.cli.verbs.flink_export", "statestore.interop.flink.exporting.export_state"),
     ("statestore.cli.verbs.flink_import", "statestore.interop.flink.importing.import_state"),

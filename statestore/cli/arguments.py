@@ -37,6 +37,7 @@ from statestore.parsing import (
     nearest_float,
     parse_json,
     parse_number,
+    parse_toml,
     whole_number,
 )
 from statestore.rows.column_types import arrow_type
@@ -54,6 +55,7 @@ __all__ = [
     "parse_key",
     "parse_row",
     "parse_value",
+    "toml_of",
 ]
 
 K = TypeVar("K")
@@ -74,6 +76,14 @@ def graph_of(path: str | None) -> JobGraph | None:
     except InvalidArgumentError as error:
         error.add_note(f"in {path}")
         raise
+
+
+def toml_of(option: str, file: Path) -> dict[str, Any]:
+    """Read the TOML file of an option; a usage error if it is invalid."""
+    try:
+        return parse_toml(file.read_text("utf-8"))
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {file} is not valid TOML: {error}") from error
 
 
 def parse_key(text: str, state: KeyedState) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -205,10 +205,19 @@ class LazyVerb(NamedTuple):
 
 
 class Root(click.Group):
-    """The root command: it knows all verbs, and suggests similar names for an unknown one."""
+    """A command with verbs, by section; it suggests similar names for an unknown verb."""
 
-    examples: tuple[str, ...] = ()
-    sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {}
+    def __init__(
+        self,
+        *args: Any,
+        sections: Mapping[str, Mapping[str, LazyVerb]],
+        examples: Sequence[str] = (),
+        **attributes: Any,
+    ) -> None:
+        """Take click's arguments, the verbs by section, and examples."""
+        super().__init__(*args, **attributes)
+        self.sections, self.examples = sections, tuple(examples)
+        self.params.extend(common_options())
 
     def make_context(
         self,

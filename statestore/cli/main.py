@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
@@ -20,7 +20,6 @@ from statestore.cli.command import (
     Invocation,
     LazyVerb,
     Root,
-    common_options,
 )
 from statestore.cli.output import (
     Output,
@@ -74,126 +73,121 @@ class Program(click.Command):
 
 
 class Command(Program, Root):
-    """The root command: its sections of verbs."""
+    """The root command."""
 
-    examples = (
+
+_SECTIONS: Mapping[str, Mapping[str, LazyVerb]] = {
+    "Look": {
+        "list": LazyVerb(
+            "list:list_checkpoints", "List the checkpoints of a store, or follow them"
+        ),
+        "show": LazyVerb("show:show_checkpoint", "Show what a checkpoint contains"),
+        "get": LazyVerb("get:get_rows", "Look up one key, in one keyed state or in all"),
+        "diff": LazyVerb(
+            "diff:compare_checkpoints", "Compare two checkpoints of one store or of two"
+        ),
+        "query": LazyVerb("query:query_states", "Query the states of a checkpoint with SQL"),
+        "trend": LazyVerb(
+            "trend:show_trend",
+            "Show the growth of each state, and when it reaches a size or a restore time",
+        ),
+        "ui": LazyVerb(
+            "ui:serve_store", "Serve the store in a browser, or write a report as one HTML file"
+        ),
+    },
+    "Plan and restore": {
+        "plan": LazyVerb(
+            "plan:plan_restore",
+            "Show what a restore for another parallelism or job would read",
+        ),
+        "restore": LazyVerb(
+            "restore:restore_checkpoint",
+            "Write the restored rows to files, one directory per subtask",
+        ),
+    },
+    "Keep and delete": {
+        "savepoint": LazyVerb(
+            "savepoint:keep_savepoint",
+            "Keep a checkpoint under a name, or while it is being read",
+        ),
+        "expire": LazyVerb("collect:expire_checkpoints", "Expire all but the newest checkpoints"),
+        "gc": LazyVerb("collect:collect", "Delete the files that no kept checkpoint needs"),
+        "compact": LazyVerb(
+            "compact:compact_checkpoint",
+            "Fold incremental changes into their base files, as a new checkpoint",
+        ),
+    },
+    "Check and repair": {
+        "verify": LazyVerb(
+            "verify:verify_checkpoint",
+            "Check that the files of a checkpoint, or of all, are unchanged",
+        ),
+        "repair": LazyVerb(
+            "repair:repair_store",
+            "Rebuild damaged documents that block all writers, or a damaged checkpoint",
+        ),
+        "upgrade": LazyVerb(
+            "upgrade:upgrade_store",
+            "Raise the writer version, so that older releases refuse to write",
+        ),
+    },
+    "Change": {
+        "edit": LazyVerb("edit:edit_state", "Change one keyed state offline, as a new checkpoint"),
+        "rekey": LazyVerb(
+            "rekey:rekey_operator",
+            "Distribute keyed states over other key groups, as a new checkpoint",
+        ),
+        "forget": LazyVerb(
+            "forget:forget_subject",
+            "Remove a key or a subject from all kept checkpoints",
+        ),
+    },
+    "Move": {
+        "bootstrap": LazyVerb(
+            "bootstrap:bootstrap_state",
+            "Begin a state with the rows of a table, as a new checkpoint",
+        ),
+        "copy": LazyVerb("copy:copy_checkpoint", "Copy a checkpoint or savepoint to another store"),
+        "publish": LazyVerb(
+            "publish:publish_state",
+            "Show a state of a checkpoint as an Iceberg table, without a copy",
+        ),
+        "spark": LazyVerb(
+            "spark:spark",
+            "Show, import and export the state of Spark's own queries",
+        ),
+        "flink": LazyVerb(
+            "flink:flink", "Show, import, export and repack Flink savepoints, without Flink"
+        ),
+        "kafka": LazyVerb("kafka:kafka", "Move the offsets of Kafka sources to another cluster"),
+    },
+    "This command": {
+        "config": LazyVerb(
+            "other:print_settings", "Print the settings and the source of each value"
+        ),
+        "demo": LazyVerb(
+            "other:run_demo",
+            "Take a snapshot and restore it at another parallelism, as a demonstration",
+        ),
+    },
+}
+"""The module of each verb, and its description in the help; it is imported when the verb runs."""
+
+
+@click.group(
+    cls=Command,
+    name="statestore",
+    context_settings={"max_content_width": 100},
+    sections=_SECTIONS,
+    examples=(
         "statestore demo ./demo-store",
         "statestore list --store ./fraud",
         "statestore --store ./fraud plan --parallelism 7",
-    )
-    # The module of each verb, and its description in the help; the module is imported when the verb
-    # runs.
-    sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
-        "Look": {
-            "list": LazyVerb(
-                "list:list_checkpoints", "List the checkpoints of a store, or follow them"
-            ),
-            "show": LazyVerb("show:show_checkpoint", "Show what a checkpoint contains"),
-            "get": LazyVerb("get:get_rows", "Look up one key, in one keyed state or in all"),
-            "diff": LazyVerb(
-                "diff:compare_checkpoints", "Compare two checkpoints of one store or of two"
-            ),
-            "query": LazyVerb("query:query_states", "Query the states of a checkpoint with SQL"),
-            "trend": LazyVerb(
-                "trend:show_trend",
-                "Show the growth of each state, and when it reaches a size or a restore time",
-            ),
-            "ui": LazyVerb(
-                "ui:serve_store", "Serve the store in a browser, or write a report as one HTML file"
-            ),
-        },
-        "Plan and restore": {
-            "plan": LazyVerb(
-                "plan:plan_restore",
-                "Show what a restore for another parallelism or job would read",
-            ),
-            "restore": LazyVerb(
-                "restore:restore_checkpoint",
-                "Write the restored rows to files, one directory per subtask",
-            ),
-        },
-        "Keep and delete": {
-            "savepoint": LazyVerb(
-                "savepoint:keep_savepoint",
-                "Keep a checkpoint under a name, or while it is being read",
-            ),
-            "expire": LazyVerb(
-                "collect:expire_checkpoints", "Expire all but the newest checkpoints"
-            ),
-            "gc": LazyVerb("collect:collect", "Delete the files that no kept checkpoint needs"),
-            "compact": LazyVerb(
-                "compact:compact_checkpoint",
-                "Fold incremental changes into their base files, as a new checkpoint",
-            ),
-        },
-        "Check and repair": {
-            "verify": LazyVerb(
-                "verify:verify_checkpoint", "Check that a checkpoint's files are unchanged"
-            ),
-            "repair": LazyVerb(
-                "repair:repair_store",
-                "Rebuild damaged documents that block all writers, or a damaged checkpoint",
-            ),
-            "upgrade": LazyVerb(
-                "upgrade:upgrade_store",
-                "Raise the writer version, so that older releases refuse to write",
-            ),
-        },
-        "Change": {
-            "edit": LazyVerb(
-                "edit:edit_state", "Change one keyed state offline, as a new checkpoint"
-            ),
-            "rekey": LazyVerb(
-                "rekey:rekey_operator",
-                "Distribute keyed states over other key groups, as a new checkpoint",
-            ),
-            "forget": LazyVerb(
-                "forget:forget_subject",
-                "Remove a key or a subject from all kept checkpoints",
-            ),
-        },
-        "Move": {
-            "bootstrap": LazyVerb(
-                "bootstrap:bootstrap_state",
-                "Begin a state with the rows of a table, as a new checkpoint",
-            ),
-            "copy": LazyVerb(
-                "copy:copy_checkpoint", "Copy a checkpoint or savepoint to another store"
-            ),
-            "publish": LazyVerb(
-                "publish:publish_state",
-                "Show a state of a checkpoint as an Iceberg table, without a copy",
-            ),
-            "spark": LazyVerb(
-                "spark:spark",
-                "Show, import and export the state of Spark's own queries",
-            ),
-            "flink": LazyVerb(
-                "flink:flink", "Show, import, export and repack Flink savepoints, without Flink"
-            ),
-            "kafka": LazyVerb(
-                "kafka:kafka", "Move the offsets of Kafka sources to another cluster"
-            ),
-        },
-        "This command": {
-            "config": LazyVerb(
-                "other:print_settings", "Print the settings and the source of each value"
-            ),
-            "demo": LazyVerb(
-                "other:run_demo",
-                "Take a snapshot and restore it at another parallelism, as a demonstration",
-            ),
-        },
-    }
-
-
-@click.group(cls=Command, name="statestore", context_settings={"max_content_width": 100})
+    ),
+)
 @click.version_option(__version__, prog_name="statestore", message="%(prog)s %(version)s")
 def cli() -> None:
     """Keep the state of a streaming job as tables, and restore it at any parallelism."""
-
-
-cli.params.extend(common_options())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,7 +24,7 @@ from click.testing import CliRunner, Result
 
 from statestore import IcebergTable, StateStore, __version__, errors
 from statestore.cli.command import CLOSED_PIPE, INTERRUPTED, Root, Verb, exit_statuses
-from statestore.cli.main import Command, cli, main
+from statestore.cli.main import cli, main
 from statestore.cli.verbs import list as list_verb
 from statestore.errors import StateStoreError
 from statestore.format.hold_documents import Pin, pin_to_json
@@ -439,7 +439,7 @@ def test_the_overview_repeats_the_summary_of_each_verb() -> None:
 
 
 def test_every_verb_is_under_one_heading() -> None:
-    grouped = [name for names in Command.sections.values() for name in names]
+    grouped = [name for names in cli.sections.values() for name in names]
     assert sorted(grouped) == [name for name in VERBS if " " not in name]
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from statestore.cli.arguments import distinct, named_values
-from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
+from statestore.cli.arguments import named_values
+from statestore.cli.command import Invocation, LazyVerb, Root, Verb, pass_invocation
 from statestore.cli.drawing import count, size
-from statestore.cli.options import max_parallelism_option, subtasks_option
+from statestore.cli.options import in_order, max_parallelism_option, subtasks_option
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.errors import DamagedFileError
 
 if TYPE_CHECKING:
     from statestore.interop.flink.exporting.repack import RepackResult
+    from statestore.interop.flink.options import SavepointAccess
     from statestore.interop.flink.read.show_savepoint import (
         ShownKeyedState,
         ShownOperator,
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "allowed_places",
+    "access_options",
     "dropping",
     "flink",
     "hash_recipes",
-    "moved_folders",
-    "parse_moved",
-    "recipe_pair",
+    "key_recipes",
     "repack_state",
+    "savepoint_access",
     "show_state",
 ]
 
@@ -39,16 +38,16 @@ _KAFKA_OFFSETS = {-1: "latest", -2: "earliest", -3: "as committed to Kafka"}
 """What a source of Kafka has of a partition that it has not read from yet."""
 
 
-class FlinkVerbs(Root):
-    """The verbs for savepoints of Flink jobs."""
-
-    examples = (
+@click.group(
+    "flink",
+    cls=Root,
+    examples=(
         "statestore flink show ./savepoint",
         "statestore flink import ./savepoint --store ./orders",
         "statestore flink export ./edited --max-parallelism 720 --store ./orders",
         "statestore flink repack ./savepoint ./larger --max-parallelism 720",
-    )
-    sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
+    ),
+    sections={
         "Verbs": {
             "show": LazyVerb("flink:show_state", "Show what a savepoint or checkpoint contains"),
             "import": LazyVerb(
@@ -65,18 +64,13 @@ class FlinkVerbs(Root):
                 "flink:repack_state", "Rewrite a savepoint with another number of key groups"
             ),
         }
-    }
-
-
-@click.group("flink", cls=FlinkVerbs)
+    },
+)
 def flink() -> None:
     """Show, import, export and repack Flink savepoints, without Flink."""
 
 
-flink.params.extend(common_options())
-
-
-moved_folders = click.option(
+_moved = click.option(
     "--moved",
     multiple=True,
     metavar="OLD=NEW",
@@ -84,13 +78,14 @@ moved_folders = click.option(
 )
 
 
-allowed_places = click.option(
+_allowed = click.option(
     "--allow",
     multiple=True,
     metavar="URL",
     help="A folder or file elsewhere that the savepoint is allowed to reference. Repeatable.",
 )
-"""The option of what is read outside of a savepoint's folder."""
+access_options = in_order(_moved, _allowed)
+"""What a savepoint references outside of its folder."""
 
 
 dropping = click.option(
@@ -133,8 +128,7 @@ hash_recipes = click.option(
     ),
 )
 @click.argument("savepoint")
-@moved_folders
-@allowed_places
+@access_options
 @pass_invocation
 def show_state(
     invocation: Invocation, savepoint: str, moved: tuple[str, ...], allow: tuple[str, ...]
@@ -145,7 +139,7 @@ def show_state(
         shown = module.show_savepoint(
             savepoint,
             on_progress=progress,
-            access=module.SavepointAccess(moved=parse_moved(moved), allow=allow),
+            access=savepoint_access(moved, allow),
         )
     return Output(shown, write_savepoint, _find_damage(shown))
 
@@ -170,8 +164,7 @@ def show_state(
     "The new number of key groups of all operators that have more than one.", required=True
 )
 @subtasks_option("The number of subtasks that share keyed state. [as in the savepoint]")
-@moved_folders
-@allowed_places
+@access_options
 @hash_recipes
 @dropping
 @pass_invocation
@@ -196,23 +189,23 @@ def repack_state(
             parallelism=parallelism,
             drop=drop,
             on_progress=progress,
-            key_hash=distinct("--key-hash", map(recipe_pair, recipes)),
-            access=module.SavepointAccess(moved=parse_moved(moved), allow=allow),
+            key_hash=key_recipes(recipes),
+            access=savepoint_access(moved, allow),
         )
     return Output(repacked, write_repacked)
 
 
-def parse_moved(moved: tuple[str, ...]) -> dict[str, str]:
-    """Return the new folders of ``--moved`` by the old ones, whose names can contain ``=``."""
-    return named_values("--moved", "OLD=NEW", moved, at_last=True)
+def savepoint_access(moved: tuple[str, ...], allow: tuple[str, ...]) -> SavepointAccess:
+    """Return how a savepoint is read; a name of a moved folder can contain ``=``."""
+    options: Any = importlib.import_module("statestore.interop.flink.options")
+    folders = named_values("--moved", "OLD=NEW", moved, at_last=True)
+    access: SavepointAccess = options.SavepointAccess(moved=folders, allow=allow)
+    return access
 
 
-def recipe_pair(text: str) -> tuple[str, str]:
-    """Parse the operator, which can contain ``=``, and the recipe of a ``--key-hash`` option."""
-    operator, _, recipe = text.rpartition("=")
-    if not operator or not recipe:
-        raise click.UsageError(f"--key-hash {text!r} must have the form OPERATOR=RECIPE")
-    return operator, recipe
+def key_recipes(recipes: tuple[str, ...]) -> dict[str, str]:
+    """Return the recipes of ``--key-hash`` by operator, whose name can contain ``=``."""
+    return named_values("--key-hash", "OPERATOR=RECIPE", recipes, at_last=True)
 
 
 def _find_damage(shown: ShownSavepoint) -> DamagedFileError | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from statestore.cli.arguments import named_values
+from statestore.cli.arguments import named_values, toml_of
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, size
 from statestore.cli.options import (
@@ -20,9 +20,8 @@ from statestore.cli.options import (
     subtasks_option,
 )
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
-from statestore.cli.verbs.flink import allowed_places, moved_folders, parse_moved
+from statestore.cli.verbs.flink import access_options, savepoint_access
 from statestore.jobgraph.redistribution import RedistributionMode
-from statestore.parsing import parse_toml
 
 if TYPE_CHECKING:
     from statestore.interop.flink.exporting.export_state import ExportedSavepoint
@@ -64,8 +63,7 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
     metavar="OPERATOR",
     help="Copy an operator that the import left out, unchanged, from its savepoint. Repeatable.",
 )
-@moved_folders
-@allowed_places
+@access_options
 @click.option(
     "--java-type",
     "types",
@@ -122,23 +120,16 @@ def export_state(
                 types=named_values("--java-type", "OPERATOR[/STATE]=TYPE", types),
                 version=version,
                 written_by=written_by,
-                classes=None if classes is None else _read_classes(classes),
+                classes=None if classes is None else toml_of("--classes", classes),
             ),
             dry_run=dry_run,
             on_progress=progress,
-            access=module.SavepointAccess(moved=parse_moved(moved), allow=allow),
+            access=savepoint_access(moved, allow),
             selection=module.ExportSelection(
                 operators=operators or None, leave_out=leave_out, carry=carry
             ),
         )
     return Output(exported, write_exported)
-
-
-def _read_classes(file: Path) -> dict[str, Any]:
-    try:
-        return parse_toml(file.read_text("utf-8"))
-    except ValueError as error:
-        raise click.UsageError(f"--classes: {file} is not valid TOML: {error}") from error
 
 
 def write_exported(page: Page, exported: ExportedSavepoint) -> None:

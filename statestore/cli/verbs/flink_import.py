@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from statestore.cli.arguments import distinct, named_values
+from statestore.cli.arguments import distinct, named_values, toml_of
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count
 from statestore.cli.options import operators_option
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import (
-    allowed_places,
+    access_options,
     dropping,
     hash_recipes,
-    moved_folders,
-    parse_moved,
-    recipe_pair,
+    key_recipes,
+    savepoint_access,
 )
 from statestore.durations import milliseconds_of
 from statestore.errors import IncompleteError, InvalidArgumentError
 from statestore.format.left_out import LeftOutState, left_out_text
 from statestore.jobgraph.operators import operator_id
-from statestore.parsing import parse_toml
 
 if TYPE_CHECKING:
     from statestore.interop.flink.importing.import_state import ImportedSavepoint
@@ -86,8 +84,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
     is_flag=True,
     help="Fail if a value would be kept as bytes, or state would be left out.",
 )
-@moved_folders
-@allowed_places
+@access_options
 @hash_recipes
 @click.option(
     "--threads",
@@ -126,11 +123,11 @@ def import_state(
             drop=drop,
             threads=threads,
             on_progress=progress,
-            access=module.SavepointAccess(moved=parse_moved(moved), allow=allow),
+            access=savepoint_access(moved, allow),
             hints=module.SavepointHints(
                 uids=distinct("--uid", map(_uid, uids)),
                 columns=None if columns is None else _tables(columns),
-                key_hash=distinct("--key-hash", map(recipe_pair, recipes)),
+                key_hash=key_recipes(recipes),
                 ttl={
                     state: _duration(time)
                     for state, time in named_values(
@@ -170,10 +167,7 @@ def _duration(text: str) -> str:
 
 
 def _tables(file: Path) -> dict[str, Any]:
-    try:
-        tables = parse_toml(file.read_text("utf-8"))
-    except ValueError as error:
-        raise click.UsageError(f"--columns: {file} is not valid TOML: {error}") from error
+    tables = toml_of("--columns", file)
     for name, table in tables.items():
         states = table.get("states", {}) if isinstance(table, dict) else None
         if not isinstance(states, dict) or not all(isinstance(x, dict) for x in states.values()):

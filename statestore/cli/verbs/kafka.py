@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
 from statestore.cli.arguments import distinct, named_values
 from statestore.cli.checkpoints import write_derived
-from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
+from statestore.cli.command import Invocation, LazyVerb, Root, Verb, pass_invocation
 from statestore.cli.options import (
     checkpoint_argument,
     dry_run_option,
@@ -34,31 +34,26 @@ from statestore.sources.mirror_policies import TranslationPolicies
 __all__ = ["kafka", "translate_offsets"]
 
 
-class KafkaVerbs(Root):
-    """The verbs for offsets of Kafka sources."""
-
-    examples = (
+@click.group(
+    "kafka",
+    cls=Root,
+    examples=(
         (
             "statestore kafka translate --operator orders-source --state offsets --from-cluster "
             "old=old:9092 --to-cluster new=new:9092 --dry-run --store ./fraud"
         ),
-    )
-    sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
+    ),
+    sections={
         "Verbs": {
             "translate": LazyVerb(
                 "kafka:translate_offsets",
                 "Translate offsets to the cluster that MirrorMaker 2 writes to",
             ),
         }
-    }
-
-
-@click.group("kafka", cls=KafkaVerbs)
+    },
+)
 def kafka() -> None:
     """Move the offsets of Kafka sources to another cluster."""
-
-
-kafka.params.extend(common_options())
 
 
 _INTERNAL = "replication.policy.internal.topic.separator.enabled"

@@ -8,12 +8,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
+from statestore.cli.command import Invocation, LazyVerb, Root, Verb, pass_invocation
 from statestore.cli.drawing import count, counted, size, when
 from statestore.cli.options import (
     OPERATOR_NAMES,
@@ -35,35 +35,35 @@ if TYPE_CHECKING:
     from statestore.interop.spark.hand_over import ExportedProgress
     from statestore.interop.spark.import_state import ImportedCheckpoint
     from statestore.interop.spark.location_writer import ExportedStore
+    from statestore.interop.spark.repartition import RepartitionedLocation
     from statestore.interop.spark.show_location import (
         ShownLocation,
         ShownStore,
     )
 
 __all__ = [
-    "check_location",
     "export_progress",
     "export_state",
     "exported_table",
     "import_state",
     "open_session",
+    "repartition_state",
     "show_state",
     "spark",
-    "write_sources",
 ]
 
 
-class SparkVerbs(Root):
-    """The verbs for checkpoints of Spark queries."""
-
-    examples = (
+@click.group(
+    "spark",
+    cls=Root,
+    examples=(
         "statestore spark show ./checkpoints/orders",
         "statestore spark repartition ./checkpoints/orders ./orders-7 --shuffle-partitions 7",
         "statestore spark import ./checkpoints/orders --store ./orders",
         "statestore spark export ./checkpoints/orders-7 --shuffle-partitions 7 --store ./orders",
         "statestore spark bootstrap job.py:build --output-mode update",
-    )
-    sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
+    ),
+    sections={
         "Verbs": {
             "show": LazyVerb("spark:show_state", "Show the content of a checkpoint location"),
             "import": LazyVerb(
@@ -74,7 +74,7 @@ class SparkVerbs(Root):
                 "Export a checkpoint location for Spark, with any number of partitions",
             ),
             "repartition": LazyVerb(
-                "spark_repartition:repartition_state",
+                "spark:repartition_state",
                 "Write a query's state as a new location with another number of partitions",
             ),
             "bootstrap": LazyVerb(
@@ -86,15 +86,10 @@ class SparkVerbs(Root):
                 "Make a checkpoint location without state for a StatefulQuery that continues",
             ),
         }
-    }
-
-
-@click.group("spark", cls=SparkVerbs)
+    },
+)
 def spark() -> None:
     """Show, import and export the state of Spark's own queries."""
-
-
-spark.params.extend(common_options())
 
 
 def open_session(location: str, settings: Mapping[str, str] | None = None) -> Any:
@@ -122,9 +117,6 @@ def check_location(location: str, batch: int | None, operator_names: Mapping[int
     """Refuse an invalid checkpoint location before Spark is started for it."""
     opened = location_module("location").CheckpointLocation(open_storage(location), operator_names)
     opened.operators(opened.batch(batch))
-
-
-"""The option ``--operator``, for a location of Spark 3."""
 
 
 @click.command(
@@ -470,3 +462,66 @@ def exported_table(stores: Sequence[ExportedStore]) -> Any:
         )
         table.add_row(*map(cell, row))
     return table
+
+
+@click.command(
+    "repartition",
+    cls=Verb,
+    prints=(
+        "The new location, and the rows and bytes of each store. Start the query with the new "
+        "location: it keeps its id and its micro-batch. Spark's own reader reads back all rows "
+        "before the location can be used."
+    ),
+    examples=(
+        "statestore spark repartition ./before ./at-7 --shuffle-partitions 7 --dry-run",
+        "statestore spark repartition ./before ./at-7 --shuffle-partitions 7 --provider rocksdb",
+    ),
+)
+@click.argument("location")
+@click.argument("new")
+@shape_options
+@batch_option
+@OPERATOR_NAMES
+@dry_run_option
+@pass_invocation
+def repartition_state(
+    invocation: Invocation,
+    location: str,
+    new: str,
+    partitions: int,
+    provider: str | None,
+    sources: Mapping[str, Any],
+    batch: int | None,
+    operator_names: Mapping[int, str],
+    dry_run: bool,
+) -> Output[RepartitionedLocation]:
+    """Write a query's state as a new location with another number of partitions."""
+    check_location(location, batch, operator_names)
+    session = open_session(location)
+    with progress_bar("repartitioning") as on_progress:
+        repartitioned = location_module("repartition").repartition_location(
+            session,
+            location,
+            new,
+            partitions=partitions,
+            target=spark_target(provider, sources),
+            batch=batch,
+            operator_names=operator_names,
+            dry_run=dry_run,
+            on_progress=on_progress,
+        )
+    return Output(repartitioned, write_repartitioned)
+
+
+def write_repartitioned(page: Page, made: RepartitionedLocation) -> None:
+    """Write the written stores as text."""
+    verb = "would repartition" if made.dry_run else "repartitioned"
+    page.line(f"{verb} micro-batch {made.batch} of {made.source}", "bold")
+    page.line(f"  to           {made.location}")
+    page.line(f"  query        {made.query_id}")
+    page.line(f"  partitions   {made.partitions}, provider {made.provider}")
+    write_sources(page, made.sources)
+    if not made.dry_run:
+        page.line("  read back    by Spark: rows, values and partitions are correct")
+    page.line()
+    page.table(exported_table(made.stores))

@@ -35,7 +35,7 @@ def here(run: Run) -> Path:
 def test_examples_work(here: Path, run: Run) -> None:
     verb = verbs.flink.get_command(click.Context(cli), "repack")
     assert isinstance(verb, Verb)
-    for example in (*verbs.FlinkVerbs.examples, *verb.examples):
+    for example in (*verbs.flink.examples, *verb.examples):
         for place in ("larger", "small"):
             shutil.rmtree(place, ignore_errors=True)
         done = run(*shlex.split(example)[1:])

@@ -80,7 +80,7 @@ def write_job() -> None:
 
 @pytest.mark.long
 def test_examples_work(here: Path, run: Run) -> None:
-    examples = list(verbs.SparkVerbs.examples)
+    examples = list(verbs.spark.examples)
     shutil.copytree("checkpoints/orders", "before")
     write_job()
     for name in ("show", "repartition", "import", "export", "progress", "bootstrap"):
