@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from statestore.restarts import run_with_restarts
     from statestore.restore.plan import RestorePlan
     from statestore.restore.restored import RestoredCheckpoint
-    from statestore.snapshot.acknowledgement import Acknowledgement
     from statestore.snapshot.state_spec import Changes, StateOptions
-    from statestore.snapshot.subtask_writer import KeyedWriter, SubtaskWriter
+    from statestore.snapshot.subtask_writer import Acknowledgement, KeyedWriter, SubtaskWriter
     from statestore.snapshot.writer import CheckpointWriter
     from statestore.spark.session import spark_session
     from statestore.storage.local_cache import CacheOptions
@@ -85,7 +84,7 @@ __all__ = [
 
 
 _PLACES = {
-    "Acknowledgement": "snapshot.acknowledgement",
+    "Acknowledgement": "snapshot.subtask_writer",
     "CacheOptions": "storage.local_cache",
     "Changes": "snapshot.state_spec",
     "Checkpoint": "catalog.catalog",

@@ -108,7 +108,7 @@ HOMES = {
         "jobs",
         "statestore.format",
         "statestore.catalog",
-        "statestore.snapshot.acknowledgement",
+        "statestore.snapshot.subtask_writer",
         "statestore.settings",
         "statestore.interop.spark.location",
         "statestore.interop.spark.operator_reader",

@@ -18,7 +18,6 @@ from statestore.maintenance.store_context import HasContext
 from statestore.maintenance.trend import TrendOptions
 from statestore.maintenance.trend_report import StoreTrend
 from statestore.restore import compare_plans as compare_command
-from statestore.restore import hot_keys
 from statestore.restore import key_history as as_of_command
 from statestore.restore import key_states as key_command
 from statestore.restore import skew as skew_command
@@ -27,9 +26,8 @@ from statestore.restore.key_group_weights import Weight
 from statestore.restore.key_history import KeyHistory
 from statestore.restore.key_states import KeyStates
 from statestore.restore.placement import LOCALITY, OperatorPlacement, place_operators
-from statestore.restore.range_skew import RangeSkew, skews_of
 from statestore.restore.selection import plan
-from statestore.restore.skew import FACTOR, SkewReport
+from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, RangeSkew, SkewReport, skews_of
 from statestore.restore.target import RestoreTarget, plan_target
 from statestore.rows.dataframes import RowStream
 
@@ -210,11 +208,11 @@ class StoreInspection(HasContext):
         operator: str | None = None,
         state: str | None = None,
         *,
-        keys: int = hot_keys.KEYS,
+        keys: int = KEYS,
         checkpoint: CheckpointRef = "latest",
         by: Weight | str = Weight.BYTES,
         factor: float = FACTOR,
-        read_groups: int = hot_keys.READ_GROUPS,
+        read_groups: int = READ_GROUPS,
     ) -> SkewReport:
         """Return skewed key groups, and the keys with the most rows.
 

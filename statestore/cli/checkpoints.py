@@ -35,7 +35,7 @@ from statestore.keys.ranges import RangeAssignment
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.placement import OperatorPlacement
 from statestore.restore.plan import OperatorPlan, ParallelismChoice, RestorePlan, SubtaskPlan
-from statestore.restore.range_skew import RangeSkew
+from statestore.restore.skew import RangeSkew
 from statestore.store import StateStore
 
 if TYPE_CHECKING:

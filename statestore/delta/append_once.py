@@ -19,7 +19,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from statestore.delta.backend import refuse_escaped
-from statestore.delta.broken_answers import retry_broken_answers
+from statestore.delta.delta_rs import retry_broken_answers
 from statestore.errors import CommitConflictError
 from statestore.storage import LocalStorage
 from statestore.storage.base import report_os_errors

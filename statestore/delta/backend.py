@@ -23,7 +23,7 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import create_table_with_add_actions
 
-from statestore.delta.broken_answers import retry_broken_answers
+from statestore.delta.delta_rs import refuse_forked, retry_broken_answers
 from statestore.delta.log_cleanup import add_checkpoint, delete_entries
 from statestore.delta.log_entry import (
     REQUIRED,
@@ -41,7 +41,6 @@ from statestore.delta.log_entry import (
     table_schema,
     transaction,
 )
-from statestore.delta.process_check import refuse_forked
 from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, TableRef

@@ -20,9 +20,9 @@ import pyarrow as pa
 from statestore.engines.rows import ArrowRows, Rows
 from statestore.engines.spark_modules import is_spark, spark_module
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.rows.fitting_tables import fit_or_stream
 from statestore.rows.pandas_rows import is_pandas
 from statestore.rows.python_values import ROWS, is_dicts, refuse_repeated_names, row_place
+from statestore.rows.sorting import fit_or_stream
 from statestore.rows.untyped_rows import UntypedRows
 from statestore.rows.valid_values import refuse_invalid_values
 

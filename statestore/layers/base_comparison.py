@@ -30,11 +30,9 @@ from statestore.layers.merge import read_state
 from statestore.parquet.keyed_reader import restored_schema
 from statestore.rows.change_rows import change_table
 from statestore.rows.delete_markers import Deletion
-from statestore.rows.equality import hashes_of
-from statestore.rows.fitting_tables import fit_or_stream
+from statestore.rows.equality import hashes_of, matching_rows
 from statestore.rows.key_group_runs import RUN_BYTES, check_and_sort, take_rows
-from statestore.rows.matching import matching_rows
-from statestore.rows.sorting import MEMORY_BYTES, key_group_pieces
+from statestore.rows.sorting import MEMORY_BYTES, fit_or_stream, key_group_pieces
 from statestore.storage import Storage
 
 __all__ = ["BaseComparison", "ObservedRows"]

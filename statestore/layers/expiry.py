@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.format.state import KeyedState
 from statestore.format.ttl import check_instant
 from statestore.rows.delete_markers import are_upserts, replace_upserts
+from statestore.rows.digests import Flags
 from statestore.rows.key_group_column import T
 from statestore.rows.key_group_runs import RUN_BYTES
 
 __all__ = [
     "MERGED_BYTES",
-    "Flags",
-    "Places",
     "drop_expired",
     "expired_rows",
     "hides_expired",
@@ -89,6 +87,3 @@ def time_column(time_type: str, rows: int, now_ms: int) -> pa.Array:
 
 MERGED_BYTES = 4 * RUN_BYTES
 """About this many bytes of each stream are merged at a time, since a merge has fixed costs."""
-
-Flags = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.intp]

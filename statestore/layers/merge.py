@@ -27,15 +27,16 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.slices import LayerReads, ReadSlices
 from statestore.format.state import KeyedState
 from statestore.layers.aligned_streams import AlignedPiece, align_streams, sorted_tables
-from statestore.layers.expiry import MERGED_BYTES, Flags, Places, drop_expired
+from statestore.layers.expiry import MERGED_BYTES, drop_expired
 from statestore.layers.layer_cache import LayerCache, Read
 from statestore.parquet.keyed_reader import read_slices, restored_schema
 from statestore.parquet.reader import DataFile, RowGroups
 from statestore.rows.change_rows import open_deletes
 from statestore.rows.delete_markers import are_upserts, clear_deletes, widths_of
+from statestore.rows.digests import Flags, Places
+from statestore.rows.equality import matching_positions
 from statestore.rows.key_group_column import rows_in_kept_groups
 from statestore.rows.key_group_runs import order_of, take_rows
-from statestore.rows.matching import matching_positions
 from statestore.storage import Storage
 
 __all__ = [

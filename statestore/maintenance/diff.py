@@ -43,7 +43,7 @@ from statestore.maintenance.diff_rows import (
 )
 from statestore.parquet.operator_elements import elements_of
 from statestore.rows.equality import comparable_tables
-from statestore.rows.matching import matching_positions as matched
+from statestore.rows.equality import matching_positions as matched
 from statestore.rows.python_values import display_rows
 from statestore.storage import MeteredStorage, Storage
 

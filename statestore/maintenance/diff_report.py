@@ -11,14 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.display import NotebookBar, Tone, bars, count, counted, figure, table, text
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
+from statestore.rows.digests import U64Array
 
 __all__ = [
     "ROWS_AT_ONCE",
@@ -27,10 +26,8 @@ __all__ = [
     "GroupDifference",
     "Hashes",
     "Other",
-    "Places",
     "Side",
     "StateDifference",
-    "U64Array",
     "others",
     "state_others",
 ]
@@ -292,9 +289,6 @@ def _list(names: Iterable[str]) -> str:
 def _text(value: Any) -> str | None:
     return None if value is None or value == "" else str(value)
 
-
-U64Array = npt.NDArray[np.uint64]
-Places = npt.NDArray[np.intp]
 
 Hashes = tuple[U64Array, U64Array]
 """The hash of the identity and the hash of all columns, for each row."""

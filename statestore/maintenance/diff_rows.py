@@ -30,17 +30,10 @@ from statestore.format.common_type import digests_compare
 from statestore.format.manifest import KeyedEntry
 from statestore.format.schema import Schema
 from statestore.layers.key_group_contents import Parts, aligned_groups, group_parts, read_groups
-from statestore.maintenance.diff_report import (
-    ROWS_AT_ONCE,
-    Example,
-    GroupDifference,
-    Hashes,
-    Places,
-    U64Array,
-)
-from statestore.rows.equality import common_schema, comparable_tables, hashes_of
+from statestore.maintenance.diff_report import ROWS_AT_ONCE, Example, GroupDifference, Hashes
+from statestore.rows.digests import Places, U64Array
+from statestore.rows.equality import common_schema, comparable_tables, hashes_of, matching_rows
 from statestore.rows.key_group_runs import take_rows
-from statestore.rows.matching import matching_rows
 from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
 

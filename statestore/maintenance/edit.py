@@ -52,7 +52,7 @@ from statestore.restore.lookup import rows_of_keys
 from statestore.restore.plan import owners_of
 from statestore.restore.wanted_keys import WantedKeys, key_batch
 from statestore.rows.column_types import arrow_schema
-from statestore.rows.matching import matching_positions
+from statestore.rows.equality import matching_positions
 from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
 

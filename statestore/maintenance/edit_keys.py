@@ -32,8 +32,8 @@ from statestore.maintenance.diff_report import Example
 from statestore.parquet.keyed_reader import restored_schema
 from statestore.restore.lookup import rows_of_keys
 from statestore.restore.wanted_keys import WantedKeys, key_batch, key_group_of
+from statestore.rows.equality import matching_positions, matching_rows
 from statestore.rows.key_group_runs import key_groups_of, take_rows
-from statestore.rows.matching import matching_positions, matching_rows
 from statestore.rows.null_keys import NullKeys
 from statestore.rows.python_values import display_rows, table_of_dicts
 from statestore.rows.sorting import sorted_pieces

@@ -43,8 +43,7 @@ from statestore.restore.duck import (
     run_interruptibly,
     sandbox,
 )
-from statestore.rows.column_errors import ColumnErrors
-from statestore.rows.column_types import arrow_schema
+from statestore.rows.column_types import ColumnErrors, arrow_schema
 from statestore.rows.digests import row_hashes
 from statestore.rows.equality import leaf_columns
 from statestore.rows.fit_columns import fit_table

@@ -40,7 +40,7 @@ from statestore.restore.lookup import rows_of_key
 from statestore.restore.wanted_keys import key_group_of
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.delete_markers import clear_deletes
-from statestore.rows.matching import matching_positions
+from statestore.rows.equality import matching_positions
 from statestore.storage import Storage
 
 __all__ = [

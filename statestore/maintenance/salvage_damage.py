@@ -38,7 +38,7 @@ from statestore.maintenance.verify_file import FileCheck, check_file, check_file
 from statestore.parquet.keyed_reader import add_key_group, restored_schema
 from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.operator_elements import write_elements
-from statestore.rows.matching import first_of_equals
+from statestore.rows.equality import first_of_equals
 from statestore.rows.python_values import display_rows
 from statestore.rows.sorting import key_group_pieces
 from statestore.storage import Storage

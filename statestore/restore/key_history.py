@@ -22,7 +22,7 @@ from statestore.restore.lookup import rows_of_key
 from statestore.restore.outer_join import join_checkpoints
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.dataframes import RowStream, as_pandas, as_polars
-from statestore.rows.matching import same_rows
+from statestore.rows.equality import same_rows
 from statestore.rows.python_values import display_rows, rows_to_dicts
 
 __all__ = ["KeyAt", "KeyHistory", "as_of", "key_history"]

@@ -35,7 +35,8 @@ from statestore.layers.merge import live_rows_of, merged_rows, read_state
 from statestore.parquet.keyed_reader import read_slices, restored_schema
 from statestore.parquet.reader import DataFile, RowGroups
 from statestore.parquet.statistics import positions_of
-from statestore.restore.wanted_keys import U64Array, WantedKeys, key_batch, key_group_of
+from statestore.restore.wanted_keys import WantedKeys, key_batch, key_group_of
+from statestore.rows.digests import U64Array
 from statestore.rows.equality import hashes_of
 from statestore.rows.key_group_column import rows_in_kept_groups
 from statestore.rows.key_group_runs import combine_chunks, take_rows

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
@@ -22,9 +21,9 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.layers.aligned_streams import paired_tables, sorted_tables
 from statestore.layers.merge import read_state
 from statestore.rows.column_types import arrow_schema
-from statestore.rows.equality import comparable_tables
+from statestore.rows.digests import Places
+from statestore.rows.equality import comparable_tables, matching_rows
 from statestore.rows.key_group_runs import RUN_BYTES
-from statestore.rows.matching import matching_rows
 from statestore.storage import Storage
 
 __all__ = ["CHANGE", "CHANGES", "join_checkpoints"]
@@ -33,7 +32,6 @@ __all__ = ["CHANGE", "CHANGES", "join_checkpoints"]
 CHANGE = "change"
 """The column with the outcome of a row, one of :data:`CHANGES`."""
 CHANGES = ("same", "changed", "added", "removed")
-Places = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ from statestore.parquet.operator_elements import elements_of, read_elements
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.export import ExportedCheckpoint
 from statestore.restore.export import export as export_checkpoint
-from statestore.restore.host_choice import preferred_hosts
 from statestore.restore.lookup import LazySubtask, rows_of_key, rows_of_keys
+from statestore.restore.placement import preferred_hosts
 from statestore.restore.plan import RestorePlan, redistribution_of
 from statestore.restore.target import RestoreTarget, plan_target
 from statestore.restore.wanted_keys import WantedKeys

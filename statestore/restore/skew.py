@@ -1,38 +1,60 @@
-"""Skewed key groups: key groups with several times the even share.
+"""Skewed key groups, hot keys, and the imbalance of key-group ranges.
 
-A key group is never divided. So the heaviest one is a lower bound for the largest subtask, at any
-parallelism and with any ranges.
+A skewed key group has several times the even share. A key group is never divided. So the heaviest
+one is a lower bound for the largest subtask, at any parallelism and with any ranges.
+
+Hot keys are the keys with the most rows in some key groups of a state, counted exactly. The rows of
+a key group are sorted by identity, so the rows of a key are adjacent. A key is counted while it is
+read, and only the keys with the most rows so far are kept in memory. Without changes only the key
+columns are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from heapq import nlargest
-from typing import Any
+from heapq import heappush, heappushpop, nlargest
+from itertools import accumulate, pairwise
+from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from statestore.catalog.catalog import Checkpoint
 from statestore.display import NotebookBar, bars, count, figure, size, table
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.left_out import LeftOutState, left_out_of
-from statestore.format.manifest import KeyedEntry
-from statestore.restore.hot_keys import CountedKey, counted_keys
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.slices import reads_of
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
+from statestore.keys.ranges import Assignment, RangeAssignment, balance_ranges
+from statestore.layers.merge import read_state
+from statestore.parquet.reader import open_data, row_groups_of
 from statestore.restore.key_group_weights import Weight, weights_of
+from statestore.restore.plan import RestorePlan
 from statestore.restore.selection import select
+from statestore.rows.column_types import arrow_schema
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
+from statestore.rows.equality import first_of_equals
+from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
 
 __all__ = [
     "FACTOR",
+    "KEYS",
+    "READ_GROUPS",
+    "CountedKey",
     "HotKeys",
+    "RangeSkew",
     "SkewReport",
     "SkewedGroup",
     "SkewedOperator",
+    "counted_keys",
     "heaviest_groups",
+    "loads_of",
     "skew",
     "skewed_groups",
+    "skews_of",
 ]
 
 FACTOR = 2.0
@@ -273,3 +295,149 @@ def _hot_keys(storage: Storage, entry: KeyedEntry, most: int, read_groups: int) 
         read.append(group)
     enough = len(keys) == most and keys[-1].rows >= after
     return HotKeys(entry.state.name, entry.rows, tuple(keys), tuple(read), not after or enough)
+
+
+@dataclass(frozen=True)
+class RangeSkew:
+    """The bytes or rows of each subtask of an operator, with even ranges and with balanced ones."""
+
+    operator: str
+    by: Weight
+    even: tuple[int, ...]
+    balanced: tuple[int, ...]
+    ranges: RangeAssignment
+
+    json_properties: ClassVar[tuple[str, ...]] = ("gain",)
+
+    @property
+    def mean(self) -> float:
+        """The load of each subtask if all had the same."""
+        return sum(self.even) / len(self.even)
+
+    @property
+    def gain(self) -> float:
+        """The largest even subtask divided by the largest balanced one; at least 1."""
+        most = max(self.balanced)
+        return max(self.even) / most if most else 1.0
+
+    def ratio(self, loads: Sequence[int]) -> float:
+        """Return the largest load divided by the mean; 1 if there is no load."""
+        return max(loads) / self.mean if self.mean else 1.0
+
+
+def loads_of(weights: Sequence[int], assignment: Assignment) -> tuple[int, ...]:
+    """Return the weight of each subtask, given the weight of each key group."""
+    upto = [*accumulate(weights, initial=0)]
+    return tuple(upto[own.last + 1] - upto[own.first] for own in assignment.ranges())
+
+
+def skews_of(manifest: Manifest, plan: RestorePlan, by: Weight) -> tuple[RangeSkew, ...]:
+    """Return the imbalance of each planned operator with keyed state, for both kinds of ranges."""
+    skews = []
+    for operator in plan.operators:
+        entries = [entry for entry in manifest.keyed if entry.state.uid == operator.stored_operator]
+        if not entries:
+            continue
+        weights, parallelism = weights_of(entries, by), len(operator.subtasks)
+        even = KeyGroupAssignment(max_parallelism=len(weights), parallelism=parallelism)
+        ranges = balance_ranges(weights, parallelism)
+        loads = loads_of(weights, even), loads_of(weights, ranges)
+        skews.append(RangeSkew(operator.operator, by, *loads, ranges))
+    return tuple(skews)
+
+
+@dataclass(frozen=True)
+class CountedKey:
+    """A key by its columns, its key group, and its number of rows."""
+
+    key: dict[str, Any]
+    key_group: int
+    rows: int
+
+
+def counted_keys(
+    storage: Storage, entry: KeyedEntry, key_group: int, most: int
+) -> tuple[CountedKey, ...]:
+    """Return up to ``most`` keys of a key group with the most rows, most rows first.
+
+    Expired rows that are still stored count. Raises MissingFileError or DamagedFileError.
+    """
+    counter = _Counter(key_group, most)
+    for batch in _keys(storage, entry, key_group):
+        counter.add(batch)
+    return counter.finish()
+
+
+def _keys(storage: Storage, entry: KeyedEntry, key_group: int) -> Iterator[pa.RecordBatch]:
+    """Yield the key columns of all rows of a key group; rows of the same key are adjacent."""
+    own, names = KeyGroupRange(key_group, key_group), list(entry.state.key)
+    keys = arrow_schema(entry.state.schema.select(entry.state.key))
+    reads = reads_of(entry, own)
+    if reads.layers:
+        for batch in read_state(storage, entry, reads):
+            yield batch.select(names)
+        return
+    for part in reads.base:
+        rows = range(part.first_row, part.first_row + part.rows)
+        with open_data(storage, entry.table.path, part.handle) as file:
+            numbers, first_row = row_groups_of(file.parquet.metadata, rows)
+            for batch in file.batches(numbers, keys):
+                begin, end = (
+                    max(rows.start - first_row, 0),
+                    min(rows.stop - first_row, batch.num_rows),
+                )
+                first_row += batch.num_rows
+                if begin < end:
+                    yield batch.slice(begin, end - begin)
+
+
+class _Counter:
+    """The current key, and the keys with the most rows before it."""
+
+    def __init__(self, key_group: int, most: int) -> None:
+        self._key_group, self._most = key_group, most
+        # The number breaks ties between equal counts, because keys may not be comparable.
+        self._found: list[tuple[int, int, pa.RecordBatch]] = []
+        self._number = 0
+        self._key: pa.RecordBatch | None = None
+        self._rows = 0
+
+    def add(self, keys: pa.RecordBatch) -> None:
+        if not keys.num_rows:
+            return
+        before = [] if self._key is None else [self._key]
+        begins = first_of_equals(pa.Table.from_batches([*before, keys]))[len(before) :]
+        starts = np.flatnonzero(begins).tolist()
+        self._rows += starts[0] if starts else keys.num_rows
+        for first, stop in pairwise([*starts, keys.num_rows]):
+            self._close()
+            self._key, self._rows = keys.slice(first, 1), stop - first
+
+    def _close(self) -> None:
+        rows, key, self._rows = self._rows, self._key, 0
+        if key is None:
+            return
+        self._number -= 1  # among equal counts, the first one is kept
+        if len(self._found) < self._most:
+            heappush(self._found, (rows, self._number, _copy_batch(key)))
+        elif (rows, self._number) > self._found[0][:2]:
+            heappushpop(self._found, (rows, self._number, _copy_batch(key)))
+
+    def finish(self) -> tuple[CountedKey, ...]:
+        self._close()
+        self._key = None
+        counted = sorted(self._found, key=lambda entry: entry[:2], reverse=True)
+        return tuple(CountedKey(_first(key), self._key_group, rows) for rows, _, key in counted)
+
+
+def _copy_batch(key: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a copy: a slice would keep the memory of its whole batch."""
+    return key.take(pa.array([0]))
+
+
+def _first(keys: pa.RecordBatch) -> dict[str, Any]:
+    [first, *_] = display_rows(keys)
+    return first
+
+
+KEYS, READ_GROUPS = 10, 8

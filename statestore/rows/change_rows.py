@@ -22,10 +22,10 @@ from statestore.rows.delete_markers import (
     upserts_of,
     widths_of,
 )
+from statestore.rows.equality import first_of_equals, matching_positions
 from statestore.rows.fit_columns import fit_column
 from statestore.rows.key_group_column import key_group_column
 from statestore.rows.key_group_runs import Bound, sort_groups, take_rows
-from statestore.rows.matching import first_of_equals, matching_positions
 from statestore.rows.python_values import display_rows
 
 __all__ = [

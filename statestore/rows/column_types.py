@@ -1,13 +1,14 @@
-"""Conversions of column types between the manifest's notation and Arrow's."""
+"""Conversions of column types between the manifest's notation and Arrow's, and their errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pyarrow as pa
 
-from statestore.errors import UnsupportedTypeError
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.schema import (
     MOST_LEVELS,
     DataType,
@@ -17,9 +18,8 @@ from statestore.format.schema import (
     too_deep_error,
 )
 from statestore.keys.arrow_type_names import SIMPLE_TYPES
-from statestore.rows.column_errors import ColumnErrors
 
-__all__ = ["arrow_schema", "arrow_type", "schema_of_arrow"]
+__all__ = ["ColumnErrors", "arrow_schema", "arrow_type", "schema_of_arrow"]
 
 _NAMES = {str(arrow): name for name, arrow in SIMPLE_TYPES.items()} | {
     "large_string": "string",
@@ -119,3 +119,30 @@ def _advice(data_type: pa.DataType) -> str:
     return next(
         (text for test, text in advice if test(data_type)), "cast it to a type that Delta supports"
     )
+
+
+class ColumnErrors:
+    """The errors of columns so far; ``subject`` names the rows in messages."""
+
+    def __init__(self, subject: str) -> None:
+        """Start without errors."""
+        self._subject = subject
+        self._errors: list[InvalidArgumentError] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Collect the InvalidArgumentError of one column."""
+        try:
+            yield
+        except InvalidArgumentError as error:
+            self._errors.append(error)
+
+    def raise_all(self) -> None:
+        """Raise the error of the only column, or one error that names all columns, in order."""
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
+            lines = [f"{len(self._errors)} columns of {self._subject} do not fit:", *self._errors]
+            are_types = all(isinstance(error, UnsupportedTypeError) for error in self._errors)
+            kind = UnsupportedTypeError if are_types else InvalidArgumentError
+            raise kind("\n  ".join(map(str, lines)))

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from statestore.format.layers import MARK
 from statestore.format.state import KeyedState
+from statestore.rows.digests import Flags
 
 __all__ = [
     "Deletion",
@@ -33,7 +34,6 @@ __all__ = [
     "widths_of",
 ]
 
-Flags = npt.NDArray[np.bool_]
 T = TypeVar("T", pa.RecordBatch, pa.Table)
 
 

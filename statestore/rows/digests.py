@@ -12,6 +12,9 @@ import pyarrow.compute as pc
 from statestore.format import digest as rule
 
 __all__ = [
+    "Flags",
+    "Places",
+    "U64Array",
     "decimal_words",
     "double_bits",
     "hash_array",
@@ -20,6 +23,8 @@ __all__ = [
     "rows_digest",
 ]
 
+Flags = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.intp]
 U64Array = npt.NDArray[np.uint64]
 Int64Array = npt.NDArray[np.int64]
 

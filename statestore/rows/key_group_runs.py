@@ -21,6 +21,7 @@ from statestore.format.state import KeyedState, StateKind
 from statestore.keys.arrow import key_groups
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import upserts_of
+from statestore.rows.digests import Places
 from statestore.rows.equality import compared_columns, equal_values, leaf_columns
 from statestore.rows.list_order import as_bytes
 from statestore.rows.null_keys import NullKeys
@@ -42,7 +43,6 @@ __all__ = [
     "take_rows",
 ]
 
-Places = npt.NDArray[np.intp]
 
 _MOST_EXAMPLES, _MOST_COMPARED = 2, 100  # duplicates in an error, and those they are chosen from
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from statestore.rows.digests import decimal_words, double_bits, int64_values
 
-__all__ = ["Flags", "Places", "U64Array", "as_bytes"]
+__all__ = ["as_bytes"]
 
 
 _BYTES = pa.large_binary()  # 2 GB of lists may need more as bytes
@@ -104,8 +104,3 @@ def _words(column: pa.Array) -> npt.NDArray[np.uint64]:
     if pa.types.is_time(column.type):  # keys of Flink's maps can have times, which are never stored
         column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
     return (int64_values(column).view(np.uint64) ^ _SIGN).reshape(-1, 1)
-
-
-Flags = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.intp]
-U64Array = npt.NDArray[np.uint64]

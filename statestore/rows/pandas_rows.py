@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
-from statestore.rows.column_errors import ColumnErrors
+from statestore.rows.column_types import ColumnErrors
 from statestore.rows.fit_columns import fit_column
 from statestore.rows.lossless_cast import is_list
 from statestore.rows.python_values import (

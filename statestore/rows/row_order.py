@@ -12,16 +12,15 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statestore.rows.digests import Flags
 from statestore.rows.equality import compared_columns
 
 __all__ = ["RowOrder", "compare_leaves", "rank_values"]
 
 
-Flags = npt.NDArray[np.bool_]
 _ANY = (False, False)
 _LARGEST, _SMALLEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 

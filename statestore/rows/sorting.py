@@ -11,9 +11,11 @@ the next piece. Within a piece, rows may be in any order.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 
@@ -25,11 +27,11 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.layers import MARK, are_changes
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
+from statestore.rows.digests import Places
 from statestore.rows.equality import equal_rows, equal_values, leaf_columns
 from statestore.rows.key_group_column import check_groups
 from statestore.rows.key_group_runs import (
     ONE_ARRAY_BYTES,
-    Places,
     combine_chunks,
     key_groups_of,
     order_of,
@@ -46,6 +48,7 @@ __all__ = [
     "ROW_BYTES",
     "ExternalSort",
     "KeyGroupBlock",
+    "fit_or_stream",
     "gather_batches",
     "keep_together",
     "key_group_pieces",
@@ -545,3 +548,26 @@ def _by_key_group(rows: pa.Table) -> pa.Table:
         return rows
     # For small integers, numpy uses a radix sort, which is stable within each key group.
     return rows.take(pa.array(np.argsort(groups.astype(np.uint16), kind="stable")))
+
+
+def fit_or_stream(
+    tables: Iterator[pa.Table], most_bytes: int
+) -> list[pa.Table] | Iterator[pa.Table]:
+    """Return all tables as a list if they have at most ``most_bytes``; otherwise an iterator.
+
+    The iterator yields all tables, also those that were read to find out. A yielded table is not
+    kept in memory.
+    """
+    held: deque[pa.Table] = deque()
+    size = 0
+    for table in tables:
+        held.append(table)
+        size += table.nbytes
+        if size > most_bytes:
+            return chain(_drain(held), tables)
+    return list(held)
+
+
+def _drain(held: deque[pa.Table]) -> Iterator[pa.Table]:
+    while held:
+        yield held.popleft()

@@ -20,8 +20,7 @@ from statestore.format.schema import DataType, Schema, same_type
 from statestore.format.schema_evolution import widens
 from statestore.format.state import KeyedState
 from statestore.rows.change_rows import width_of
-from statestore.rows.column_errors import ColumnErrors
-from statestore.rows.column_types import arrow_schema, arrow_type, schema_of_arrow
+from statestore.rows.column_types import ColumnErrors, arrow_schema, arrow_type, schema_of_arrow
 from statestore.rows.key_group_column import with_groups
 from statestore.rows.pandas_rows import (
     column_of_series,

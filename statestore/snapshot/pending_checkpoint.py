@@ -24,11 +24,10 @@ from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.parquet.keyed_writer import CheckpointFiles, KeyedTarget
 from statestore.parquet.uncommitted_files import UncommittedFiles
 from statestore.parquet.writer import ParquetOptions
-from statestore.snapshot.acknowledgement import AttemptId
 from statestore.snapshot.background_compaction import BackgroundCompaction
 from statestore.snapshot.measurement import Measuring
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints
-from statestore.snapshot.subtask_writer import PendingSubtasks
+from statestore.snapshot.subtask_writer import AttemptId, PendingSubtasks
 from statestore.snapshot.taken_names import Name, TakenNames, name_of
 
 __all__ = ["NOT_ENTERED", "USED", "PendingCheckpoint"]

@@ -26,14 +26,13 @@ from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntr
 from statestore.format.metrics import CheckpointMetrics
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.restore.plan import owners_of
-from statestore.snapshot.acknowledgement import Acknowledgement
 from statestore.snapshot.carry import LATEST, carry, left_out
 from statestore.snapshot.change_writer import write_against, write_changes
 from statestore.snapshot.commit import abandon, commit, record
 from statestore.snapshot.full_writer import declare, write_full, write_operator
 from statestore.snapshot.pending_checkpoint import NOT_ENTERED, USED, PendingCheckpoint
 from statestore.snapshot.state_spec import Changes, StateOptions, StateSpec
-from statestore.snapshot.subtask_writer import KeyedWriter
+from statestore.snapshot.subtask_writer import Acknowledgement, KeyedWriter
 
 __all__ = ["CheckpointWriter"]
 

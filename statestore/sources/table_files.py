@@ -18,8 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
 
 from statestore.delta.backend import error_text, refuse_escaped
-from statestore.delta.broken_answers import retry_broken_answers
-from statestore.delta.process_check import refuse_forked
+from statestore.delta.delta_rs import refuse_forked, retry_broken_answers
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError, StorageError
 from statestore.format.names import STORE_FILE
 from statestore.storage import Storage, open_storage

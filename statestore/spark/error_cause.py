@@ -1,4 +1,4 @@
-"""Find the cause of an error of Spark, and whether a damaged file is the cause."""
+"""Find the cause of an error of Spark, such as a damaged file, and show rows in a message."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 
-__all__ = ["SPARK_ERRORS", "describe_cause", "is_damage"]
+from statestore.rows.lossless_cast import shorten
+
+__all__ = ["SPARK_ERRORS", "describe_cause", "example_rows", "is_damage"]
 
 SPARK_ERRORS: Final = (Py4JError, PySparkException)
 """The errors of calls to Spark: PySpark converts some errors of the JVM to its own classes."""
@@ -75,3 +78,12 @@ def _innermost(error: BaseException) -> Any:
     while cause is not None and cause.getCause() is not None:
         cause = cause.getCause()
     return cause
+
+
+_MOST_EXAMPLES = 3
+
+
+def example_rows(rows: DataFrame) -> tuple[str, ...]:
+    """Return the first rows as text; they are computed now."""
+    first = rows.limit(_MOST_EXAMPLES).collect()
+    return tuple(shorten(str(row.asDict(recursive=True))) for row in first)

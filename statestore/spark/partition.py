@@ -39,7 +39,7 @@ from statestore.keys.groups import check_parallelism
 from statestore.keys.key_types import fields_may_be_null
 from statestore.spark.arithmetic import divide
 from statestore.spark.compat import in_partitions, refuse_connect, with_fixed_partitions
-from statestore.spark.example_rows import example_rows
+from statestore.spark.error_cause import example_rows
 from statestore.spark.hashing import (
     check_spark_key,
     column_of,

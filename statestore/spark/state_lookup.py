@@ -24,12 +24,11 @@ from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import ReadSlices
 from statestore.restore.lookup import RowCache, bytes_to_read, rows_of_keys
 from statestore.restore.wanted_keys import WantedKeys
-from statestore.spark.arrow_functions import map_in_arrow
 from statestore.spark.cached_rows import coalesce_small, collect_if_small, collect_single_partition
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.state_writer import frame_of, spark_schema
-from statestore.spark.tasks import numbers
+from statestore.spark.tasks import map_in_arrow, numbers
 from statestore.spark.workers import warm_up_worker
 from statestore.storage import Storage
 

@@ -55,7 +55,6 @@ from statestore.rows.key_group_runs import key_groups_of
 from statestore.rows.null_keys import NullKeys
 from statestore.rows.valid_values import refuse_invalid_values
 from statestore.spark.arithmetic import problem_of
-from statestore.spark.arrow_functions import Task, map_in_arrow
 from statestore.spark.cached_rows import (
     cached_row_count,
     collect_if_small,
@@ -64,6 +63,7 @@ from statestore.spark.cached_rows import (
 )
 from statestore.spark.compat import arrow_schema_of, in_partitions, schema_of_arrow
 from statestore.spark.hashing import check_spark_key, column_of, key_group_column
+from statestore.spark.tasks import Task, map_in_arrow
 from statestore.spark.workers import warm_up_worker
 
 __all__ = [

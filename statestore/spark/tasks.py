@@ -20,6 +20,10 @@ Preferred locations are not supported by:
 
 Files record hosts as ``socket.gethostname()`` does. Spark identifies an executor by the name that
 it registered with, often an address. :func:`numbers` uses Spark's names.
+
+Spark resolves the columns of an Arrow function by name, and interprets a dot in a name as access to
+a struct field. :func:`map_in_arrow` numbers the columns for Spark, and gives them their names back
+before the function sees them.
 """
 
 from __future__ import annotations
@@ -27,15 +31,23 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-__all__ = ["executor_hosts", "names_for_spark", "numbers"]
-
+__all__ = [
+    "Task",
+    "executor_hosts",
+    "map_in_arrow",
+    "names_for_spark",
+    "number_columns",
+    "numbers",
+]
 
 _AT_ONCE: Final = 32
 """The number of parallel lookups: an unreachable name server blocks each one for seconds."""
@@ -173,3 +185,21 @@ def _is_local(spark: SparkSession) -> bool:
 
 def _driver_host(spark: SparkSession) -> str:
     return spark.sparkContext.getConf().get("spark.driver.host") or ""
+
+
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def map_in_arrow(df: DataFrame, task: Task, schema: StructType | str) -> DataFrame:
+    """Apply a function to the Arrow batches of each Spark partition."""
+    names = list(df.columns)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task(batch.rename_columns(names) for batch in batches)
+
+    return number_columns(df).mapInArrow(run, schema)
+
+
+def number_columns(df: DataFrame) -> DataFrame:
+    """Return a DataFrame whose columns are named by their numbers: ``c0``, ``c1``, …"""
+    return df.toDF(*(f"c{index}" for index in range(len(df.columns))))

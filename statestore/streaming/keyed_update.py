@@ -27,9 +27,9 @@ from statestore.rows.lossless_cast import is_list
 from statestore.rows.pandas_rows import arrow_frame, is_pandas, pandas_as_stored
 from statestore.rows.python_values import display_values, rows_to_dicts
 from statestore.snapshot.state_spec import Changes
-from statestore.spark.arrow_functions import number_columns
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
+from statestore.spark.tasks import number_columns
 from statestore.spark.workers import warm_up_worker
 from statestore.streaming.planned import MicroBatch
 

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F
 
 from statestore.delta.append_once import append_once
-from statestore.delta.process_check import refuse_forked
+from statestore.delta.delta_rs import refuse_forked
 from statestore.restore.restored import RestoredKeyedState
-from statestore.spark.arrow_functions import number_columns
+from statestore.spark.tasks import number_columns
 from statestore.streaming.planned import MicroBatch
 
 __all__ = ["initial_state", "to_delta", "to_kafka"]

@@ -28,11 +28,11 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import DEFAULT_LOWER_BOUND, default_max_parallelism
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.state_spec import Changes
-from statestore.spark.arrow_functions import map_in_arrow, number_columns
 from statestore.spark.cached_rows import collect_if_small, compute
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.state_writer import frame_of, spark_schema
+from statestore.spark.tasks import map_in_arrow, number_columns
 from statestore.streaming.handle import (
     EVENT,
     NONE,

@@ -34,7 +34,7 @@ from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark.bucket_access import configure_storage_access
 from statestore.spark.cached_rows import compute
 from statestore.spark.compat import refuse_connect
-from statestore.spark.example_rows import example_rows
+from statestore.spark.error_cause import example_rows
 from statestore.spark.hashing import column_of
 from statestore.spark.state_lookup import collect_if_few, keys_in_use
 from statestore.storage import open_storage

@@ -17,7 +17,7 @@ from typing import Final
 from statestore.catalog.catalog import CheckpointRef
 from statestore.extras import needs_extra
 from statestore.listeners import Progress, ignore_progress
-from statestore.restore.output_file import check_output_file, output_file
+from statestore.restore.output import check_output_file, output_file
 from statestore.store import StateStore
 from statestore.ui.pages import render_template, static
 from statestore.ui.report_parts import Section, collect_sections, left_out_of

@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 from statestore.catalog.catalog import Checkpoint
 from statestore.durations import Duration
 from statestore.errors import StateStoreError
-from statestore.restore.result_files import write_result
+from statestore.restore.row_files import write_result
 from statestore.rows.python_values import display_values
 from statestore.store import StateStore
 from statestore.ui.pages import PageView

@@ -12,7 +12,7 @@ import pytest
 
 from statestore import Changes, OperatorKey, StateStore
 from statestore.errors import CommitConflictError, StoreNotFoundError
-from statestore.snapshot.acknowledgement import Acknowledgement
+from statestore.snapshot.subtask_writer import Acknowledgement
 from statestore.snapshot.writer import CheckpointWriter
 from tests.support.stores import file_bytes, keys_in, uncompacted
 

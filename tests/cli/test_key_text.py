@@ -20,7 +20,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.state import KeyedState, StateKind
 from statestore.restore.wanted_keys import key_batch
 from statestore.rows.column_types import schema_of_arrow
-from statestore.rows.matching import matching_positions
+from statestore.rows.equality import matching_positions
 from statestore.rows.python_values import display_values
 from tests.support.bits import columns, kinds
 from tests.support.examples import examples

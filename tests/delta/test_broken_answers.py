@@ -7,7 +7,7 @@ import time
 import pytest
 from deltalake.exceptions import DeltaError
 
-from statestore.delta.broken_answers import retry_broken_answers
+from statestore.delta.delta_rs import retry_broken_answers
 from statestore.storage.requests import ATTEMPTS
 
 

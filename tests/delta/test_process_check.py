@@ -70,7 +70,7 @@ def test_a_forked_child_of_a_delta_writer_claims_nothing(tmp_path: Path, command
 
 FORKED_BEFORE_USE = """
 import os
-from statestore.delta.process_check import refuse_forked
+from statestore.delta.delta_rs import refuse_forked
 child = os.fork()
 if child == 0:
     refuse_forked("here")

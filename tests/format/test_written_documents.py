@@ -29,7 +29,7 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
 from statestore.jobgraph.graph import Edge, JobGraph, Node
 from statestore.keys.ranges import RangeAssignment
-from statestore.snapshot.acknowledgement import Acknowledgement, AttemptId
+from statestore.snapshot.subtask_writer import Acknowledgement, AttemptId
 from statestore.storage import LocalStorage
 from tests.support.key_values import manifests
 from tests.support.stores import file_bytes

@@ -14,7 +14,7 @@ from statestore.layers import merge
 from statestore.parquet.reader import DataFile
 from statestore.restore import lookup
 from statestore.restore.restored import RestoredKeyedState, RestoredOperatorState
-from statestore.rows import change_rows, matching
+from statestore.rows import change_rows, equality
 from statestore.snapshot import change_writer
 from statestore.store import StateStore
 from tests.fuzz.draws import draw_history
@@ -49,7 +49,7 @@ def the_last_row_group_is_skipped(patch: Patch) -> None:
 
 def zeros_are_one(patch: Patch) -> None:
     """-0.0 and 0.0 count as one value when rows are merged."""
-    patch.setattr(matching, "equal_rows", lambda a, b: np.ones(a.num_rows, np.bool_))
+    patch.setattr(equality, "equal_rows", lambda a, b: np.ones(a.num_rows, np.bool_))
 
 
 def two_subtasks_are_swapped(patch: Patch) -> None:

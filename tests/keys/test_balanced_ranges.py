@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import RangeAssignment, balance_ranges
-from statestore.restore.range_skew import loads_of
+from statestore.restore.skew import loads_of
 
 weights = st.lists(st.integers(0, 2**40), min_size=1, max_size=60)
 

@@ -25,8 +25,7 @@ from statestore.parquet.writer import ParquetOptions
 from statestore.rows import equality
 from statestore.rows import key_group_runs as runs
 from statestore.rows.digests import rows_digest
-from statestore.rows.equality import equal_rows
-from statestore.rows.matching import matching_positions
+from statestore.rows.equality import equal_rows, matching_positions
 from statestore.snapshot.state_spec import Changes
 from statestore.storage import LocalStorage
 from tests.support import forms

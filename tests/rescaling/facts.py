@@ -22,7 +22,7 @@ from statestore.jobgraph.partitioners import Rebalance
 from statestore.jobgraph.restart import ExponentialDelay, FailureRate
 from statestore.jobgraph.restart_options import strategy_of
 from statestore.keys.groups import MAX_PARALLELISM, default_max_parallelism
-from statestore.restore.host_choice import preferred_hosts
+from statestore.restore.placement import preferred_hosts
 from tests.rescaling.job import ELEMENT_BYTES, NEW, OLD, ROW_BYTES, STORE, Job
 
 PER_TASK = 8_000_000

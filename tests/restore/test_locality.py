@@ -14,7 +14,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.handles import KeyedStateHandle
 from statestore.jobgraph.slot_locality import PreviousAllocation, place_subtasks
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
-from statestore.restore.host_choice import preferred_hosts, previous_allocations
+from statestore.restore.placement import preferred_hosts, previous_allocations
 from tests.support.examples import examples
 
 # A multiple of every number of key groups used here, so that no score is rounded.

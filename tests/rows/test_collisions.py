@@ -15,8 +15,7 @@ import pytest
 
 from statestore import OperatorKey, StateStore
 from statestore.rows import equality
-from statestore.rows.equality import equal_rows
-from statestore.rows.matching import first_of_equals, matching_positions
+from statestore.rows.equality import equal_rows, first_of_equals, matching_positions
 from tests.support.forms import Checkpoints, entries_of, users
 
 

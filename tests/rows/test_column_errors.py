@@ -10,7 +10,7 @@ import pytest
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.schema import Field, Schema
-from statestore.rows.column_errors import ColumnErrors
+from statestore.rows.column_types import ColumnErrors
 from statestore.rows.fit_columns import fit_table
 from statestore.rows.pandas_rows import pandas_as_stored, table_of_pandas
 from statestore.rows.python_values import table_of_dicts

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore.rows.fitting_tables import fit_or_stream
+from statestore.rows.sorting import fit_or_stream
 
 ROW_BYTES = 8
 

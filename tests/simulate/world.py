@@ -29,7 +29,7 @@ from unittest.mock import patch
 from statestore.format.compaction_policy import CompactionRule
 from statestore.maintenance import copy_files
 from statestore.parquet.writer import ParquetOptions
-from statestore.restore.output_folder import INCOMPLETE
+from statestore.restore.output import INCOMPLETE
 from statestore.storage import Storage
 from statestore.store import StateStore
 from tests.simulate.bucket import Bucket, SimulatedS3, Stored

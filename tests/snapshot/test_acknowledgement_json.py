@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from statestore.errors import FormatVersionError, MalformedManifestError
 from statestore.format.documents import document_bytes
-from statestore.snapshot.acknowledgement import Acknowledgement, AttemptId
+from statestore.snapshot.subtask_writer import Acknowledgement, AttemptId
 from tests.support.key_values import manifests
 
 ATTEMPT = AttemptId("store", 7, "token")

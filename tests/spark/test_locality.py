@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from statestore import StateStore
 from statestore.jobgraph.slot_locality import place_subtasks
 from statestore.keys.groups import KeyGroupAssignment
-from statestore.restore.host_choice import preferred_hosts, previous_allocations
+from statestore.restore.placement import preferred_hosts, previous_allocations
 from statestore.restore.restored import RestoredKeyedState
 from statestore.spark import tasks
 from statestore.spark.tasks import executor_hosts, names_for_spark, numbers

@@ -47,7 +47,7 @@ from statestore.parsing import parse_integer
 from statestore.restore.compare_plans import Compared, Comparison, Prices
 from statestore.restore.placement import LOCALITY, STRATEGIES, OperatorPlacement
 from statestore.restore.plan import RestorePlan
-from statestore.restore.range_skew import RangeSkew
+from statestore.restore.skew import RangeSkew
 from statestore.settings import read_toml
 from statestore.store import StateStore
 

@@ -38,8 +38,8 @@ from statestore.extras import needs_extra
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry
 from statestore.restore.duck import run_interruptibly
-from statestore.restore.output_file import check_output_file
-from statestore.restore.result_files import RESULT_FORMATS, write_result
+from statestore.restore.output import check_output_file
+from statestore.restore.row_files import RESULT_FORMATS, write_result
 from statestore.restore.sql_query import View
 from statestore.rows.python_values import display_values
 from statestore.store import StateStore

@@ -37,11 +37,10 @@ from statestore.format.schema import type_text
 from statestore.format.state import Layout, StateKind, TimeDomain
 from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.redistribution import RedistributionMode
-from statestore.restore.hot_keys import KEYS, READ_GROUPS
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.plan import RestorePlan
 from statestore.restore.selection import select
-from statestore.restore.skew import FACTOR, HotKeys, SkewedOperator, SkewReport
+from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, HotKeys, SkewedOperator, SkewReport
 
 __all__ = ["ShownCheckpoint", "show_checkpoint", "write_checkpoint"]
 

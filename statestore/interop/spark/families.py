@@ -27,7 +27,6 @@ from pyspark.sql import types as T
 
 from statestore.format.names import RESERVED_COLUMNS
 from statestore.interop.spark.columns import KEY_BYTES, NO_KEY, SHUFFLE_HASH, VALUE_BYTES
-from statestore.spark.arrow_functions import map_in_arrow
 from statestore.spark.compat import in_partitions
 from statestore.spark.structs import (
     Leaf,
@@ -41,6 +40,7 @@ from statestore.spark.structs import (
     owner_of,
     rebuild_fields,
 )
+from statestore.spark.tasks import map_in_arrow
 from statestore.spark.workers import warm_up_worker
 
 FAMILY, GROUPING_KEY, POSITION = "column_family_name", "partition_key", "position"

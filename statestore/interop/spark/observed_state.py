@@ -26,8 +26,8 @@ from statestore.interop.spark.columns import KEY_BYTES, VALUE_BYTES, StoreColumn
 from statestore.interop.spark.parts import Columns
 from statestore.interop.spark.rows import encode_rows
 from statestore.rows.digests import rows_digest
-from statestore.spark.arrow_functions import map_in_arrow, number_columns
 from statestore.spark.hashing import column_of
+from statestore.spark.tasks import map_in_arrow, number_columns
 from statestore.spark.workers import warm_up_worker
 
 _LOWER_HALF, _WORD = 0xFFFF_FFFF, 1 << 64

@@ -29,7 +29,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from statestore.errors import StateStoreError
-from statestore.spark.arrow_functions import Task, map_in_arrow
+from statestore.spark.tasks import Task, map_in_arrow
 from statestore.spark.workers import warm_up_worker
 from statestore.storage import Storage
 from statestore.storage.base import NewFile

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from statestore.format.schema import Field, Schema
 from statestore.interop.tables import open_table
-from statestore.restore.result_files import write_result
+from statestore.restore.row_files import write_result
 from statestore.rows.column_types import arrow_schema
 
 EDGES = ["", '"', '""', "\r", "\n", "\r\n", ",", " ", "null", "\0", "\ufeff", "é"]

@@ -20,7 +20,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.interop.flink.types.base import Layout
 from statestore.interop.flink.types.byte_cursor import Rows, scatter
 from statestore.interop.flink.types.byte_slices import BYTES, join_parts
-from statestore.rows.matching import matching_positions
+from statestore.rows.equality import matching_positions
 from statestore.rows.python_values import display_values, times_as_integers
 
 EMPTY = pa.scalar(b"", BYTES)

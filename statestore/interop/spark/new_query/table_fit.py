@@ -33,7 +33,7 @@ from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.fit_columns import fit_column
 from statestore.rows.fit_columns import fit_table as fit_arrow_table
 from statestore.spark.compat import schema_of_arrow as spark_schema_of
-from statestore.spark.example_rows import example_rows
+from statestore.spark.error_cause import example_rows
 from statestore.spark.hashing import column_of
 from statestore.spark.state_writer import frame_of
 from statestore.spark.structs import Leaf, leaf_value, number_fields

@@ -1,6 +1,6 @@
-"""The output folder of a restore: its contents appear when they are complete.
+"""Output of a restore or a query: a folder or a file, which appears when it is complete.
 
-::
+A folder::
 
     DIR/.incomplete/<uid>/…         during the restore
     DIR/.incomplete/.statestore     the list of files to move: name, length and time
@@ -17,10 +17,11 @@ import errno
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import InvalidArgumentError, StorageError
@@ -30,8 +31,7 @@ from statestore.storage.base import report_os_errors
 from statestore.storage.local import sync_if_supported, sync_parents, sync_path, sync_paths
 from statestore.storage.locks import close_folder, lock, open_folder
 
-__all__ = ["Contents", "publish_folder"]
-
+__all__ = ["Contents", "check_output_file", "output_file", "publish_folder"]
 
 INCOMPLETE = ".incomplete"
 _IS_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
@@ -216,3 +216,55 @@ def _lock(directory: Path, held: ExitStack) -> None:
 """Called with the number of rows written so far, and the total."""
 
 Contents = Mapping[tuple[str, str], RowSet]
+
+
+def check_output_file(path: Path, *, replace: bool) -> None:
+    """Check the place of a file before any work is done for its contents.
+
+    Args:
+        path: The file.
+        replace: Whether the file may exist.
+
+    Raises:
+        InvalidArgumentError: the place is inside a store or in no existing folder, or it is taken.
+    """
+    refuse_inside_store(LocalStorage(str(path)), "the file")
+    if not path.parent.is_dir():
+        raise InvalidArgumentError(
+            f"cannot write {path}: there is no folder {path.parent}; create it, or choose another"
+        )
+    if path.is_dir():
+        raise InvalidArgumentError(f"cannot write {path}: it is a folder; add the name of a file")
+    if not replace and path.exists():
+        raise InvalidArgumentError(f"{path} exists; remove it, or choose another name")
+
+
+@contextmanager
+def output_file(path: Path, *, replace: bool) -> Iterator[IO[bytes]]:
+    """Yield a file that gets its name when the block ends without an error; it is durable then.
+
+    Args:
+        path: The file.
+        replace: Whether the file may exist.
+
+    Yields:
+        The open file, under another name.
+
+    Raises:
+        InvalidArgumentError: as :func:`check_output_file`.
+        StorageError: the file cannot be written.
+    """
+    check_output_file(path, replace=replace)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        with part.open("xb") as file:
+            yield file
+        with sync_if_supported():
+            sync_path(part)
+        part.replace(path)
+        with sync_if_supported():
+            sync_path(path.parent)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)

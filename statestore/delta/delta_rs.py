@@ -1,4 +1,8 @@
-"""Checks that this process can use delta-rs: it must not be a forked child of a user of delta-rs.
+"""Workarounds for delta-rs: reads whose answers break off, and forked processes.
+
+delta-rs repeats a request that gets no answer, or a server's error. It does not repeat a request
+whose answer breaks off: it reports the lost connection. A network or server that closes connections
+would otherwise end the checkpoint that reads a log.
 
 delta-rs runs its work on threads that a forked child does not inherit. It notices this, and ends
 each call in a Rust panic, which ``except Exception`` does not catch. A forked child is therefore
@@ -9,15 +13,47 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from functools import cache
-from typing import Final
+from typing import Final, TypeVar
 
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from statestore.errors import InvalidArgumentError
+from statestore.storage.requests import ATTEMPTS, retry
 
-__all__ = ["refuse_forked"]
+__all__ = ["is_broken_off", "refuse_forked", "retry_broken_answers"]
+
+R = TypeVar("R")
+
+# The reasons that delta-rs's client for HTTP gives for an answer without its end.
+_BROKEN_OFF = ("request or response body error", "error decoding response body")
+
+
+def retry_broken_answers(call: Callable[[], R]) -> R:
+    """Return the result of a call that reads a Delta table, or that may be repeated after reading.
+
+    The call is repeated a few times, after random waits, if an answer broke off.
+
+    Args:
+        call: reads a table. It may also write, if a repeated call recognizes its own earlier write.
+
+    Returns:
+        The result.
+
+    Raises:
+        Exception: the error of the last attempt.
+    """
+    return retry(call, ATTEMPTS, is_broken_off)
+
+
+def is_broken_off(error: Exception) -> bool:
+    """Return whether delta-rs reports an answer that broke off."""
+    return isinstance(error, DeltaError | OSError) and any(
+        reason in str(error) for reason in _BROKEN_OFF
+    )
+
 
 _IMPORTED_IN: Final = os.getpid()
 _PANIC: Final = "PanicException"
