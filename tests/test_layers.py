@@ -115,11 +115,11 @@ HOMES = {
         "statestore.restore.plan",  # what subtasks read: values by the hundred thousand
     ),
     "google_crc32c": (
-        "statestore.interop.flink.read.checksums",
+        "statestore.interop.flink.read.snappy",
         "statestore.interop.spark.state_files",
     ),
     "xxhash": (
-        "statestore.interop.flink.read.checksums",
+        "statestore.interop.flink.read.snappy",
         "statestore.interop.spark.state_files",
     ),
     "click": ("statestore.cli", "jobs"),

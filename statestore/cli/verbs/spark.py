@@ -31,11 +31,10 @@ from statestore.extras import needs_extra
 from statestore.storage import open_storage
 
 if TYPE_CHECKING:
-    from statestore.interop.spark.export_state import ExportedLocation
+    from statestore.interop.spark.export_state import ExportedLocation, RepartitionedLocation
     from statestore.interop.spark.hand_over import ExportedProgress
     from statestore.interop.spark.import_state import ImportedCheckpoint
     from statestore.interop.spark.location_writer import ExportedStore
-    from statestore.interop.spark.repartition import RepartitionedLocation
     from statestore.interop.spark.show_location import (
         ShownLocation,
         ShownStore,
@@ -499,7 +498,7 @@ def repartition_state(
     check_location(location, batch, operator_names)
     session = open_session(location)
     with progress_bar("repartitioning") as on_progress:
-        repartitioned = location_module("repartition").repartition_location(
+        repartitioned = location_module("export_state").repartition_location(
             session,
             location,
             new,

@@ -26,12 +26,11 @@ from statestore.errors import InvalidArgumentError
 from statestore.interop.tables.table_formats import open_query, open_table
 
 if TYPE_CHECKING:
-    from statestore.interop.spark.new_query.bootstrap_location import (
+    from statestore.interop.spark.bootstrap_location import (
         BootstrappedLocation,
     )
-    from statestore.interop.spark.new_query.planned_query import PlannedQuery
-    from statestore.interop.spark.new_query.source_positions import SourcePosition
-    from statestore.interop.spark.new_query.wanted_states import WantedColumn
+    from statestore.interop.spark.planned_query import PlannedQuery, SourcePosition
+    from statestore.interop.spark.wanted_states import WantedColumn
 
 __all__ = ["bootstrap_location"]
 
@@ -147,7 +146,7 @@ def bootstrap_location(
     build = _load_function(job)
     values = named_values("--conf", "NAME=VALUE", settings)
     session = open_session(new or ".", values)
-    plan = location_module("new_query.planned_query").plan_query(
+    plan = location_module("planned_query").plan_query(
         _build(build, session, job), output_mode=output_mode, files_after=files_after
     )
     if new is None:
@@ -155,7 +154,7 @@ def bootstrap_location(
     if invocation.settings.output == "text":
         write_plan(page(), _summary(plan))
     with progress_bar("bootstrapping") as on_progress:
-        made = location_module("new_query.bootstrap_location").bootstrap_location(
+        made = location_module("bootstrap_location").bootstrap_location(
             plan,
             new,
             {

@@ -17,8 +17,7 @@ from statestore.format.names import RESERVED_COLUMNS
 from statestore.format.schema import type_text
 from statestore.format.state import StateKind
 from statestore.interop.flink.columns.state_columns import first_free
-from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
-from statestore.interop.flink.types.arrow_types import sql_type
+from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type, sql_type
 from statestore.interop.flink_plans.plan_types import PlanField
 from statestore.rows.column_types import schema_of_arrow
 

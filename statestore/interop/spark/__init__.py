@@ -9,19 +9,21 @@ belongs in ``statestore.spark``, and queries with state in a store in ``statesto
 from statestore.extras import needs_extra
 
 with needs_extra("spark", "checkpoints of Spark's queries"):
-    from statestore.interop.spark.export_state import ExportedLocation, export_checkpoint
-    from statestore.interop.spark.hand_over import ExportedProgress, export_progress
-    from statestore.interop.spark.import_state import ImportedCheckpoint, import_checkpoint
-    from statestore.interop.spark.location_writer import ExportedStore
-    from statestore.interop.spark.new_query.bootstrap_location import (
+    from statestore.interop.spark.bootstrap_location import (
         BootstrappedLocation,
         bootstrap_location,
     )
-    from statestore.interop.spark.new_query.planned_query import PlannedQuery, plan_query
-    from statestore.interop.spark.new_query.source_positions import SourcePosition
-    from statestore.interop.spark.new_query.wanted_states import WantedColumn, WantedState
+    from statestore.interop.spark.export_state import (
+        ExportedLocation,
+        RepartitionedLocation,
+        export_checkpoint,
+        repartition_location,
+    )
+    from statestore.interop.spark.hand_over import ExportedProgress, export_progress
+    from statestore.interop.spark.import_state import ImportedCheckpoint, import_checkpoint
+    from statestore.interop.spark.location_writer import ExportedStore
+    from statestore.interop.spark.planned_query import PlannedQuery, SourcePosition, plan_query
     from statestore.interop.spark.query_settings import SparkTarget
-    from statestore.interop.spark.repartition import RepartitionedLocation, repartition_location
     from statestore.interop.spark.show_location import (
         ShownLocation,
         ShownQueryOperator,
@@ -29,6 +31,7 @@ with needs_extra("spark", "checkpoints of Spark's queries"):
         ShownVariable,
         show_location,
     )
+    from statestore.interop.spark.wanted_states import WantedColumn, WantedState
 
 __all__ = [
     "BootstrappedLocation",

@@ -1,4 +1,8 @@
-"""``statestore spark export``: write a checkpoint location from which Spark continues.
+"""Write a checkpoint location from which Spark continues: of a store, or with other partitions.
+
+``statestore spark export`` writes a checkpoint of a store. ``statestore spark repartition`` writes
+the state of another location, without a store in between. So the state is read twice, to prove it
+and to write it, and once from the new location.
 
 The micro-batch keeps its number, and the query keeps its id. So a micro-batch that was planned but
 not finished runs again with the same data, and a sink that tracks micro-batch numbers recognizes
@@ -11,28 +15,45 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
 from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import (
+    DuplicateKeyError,
     InvalidArgumentError,
     StateNotFoundError,
 )
 from statestore.format.left_out import LeftOutState, left_out_text, refuse_left_out
 from statestore.format.manifest import Manifest
+from statestore.format.rescale_proof import RowSet
 from statestore.interop.spark.hand_over import with_progress
-from statestore.interop.spark.import_record import QUERY, QueryRecord
+from statestore.interop.spark.import_record import QUERY, ImportedStore, QueryRecord
+from statestore.interop.spark.import_state import refuse_unsupported
+from statestore.interop.spark.location import CheckpointLocation
 from statestore.interop.spark.location_writer import (
     ExportedStore,
     ProgressReporter,
+    Target,
     check_shape,
     choose_provider,
     plan_store,
     write_location,
 )
-from statestore.interop.spark.query_settings import SAME_QUERY, SparkTarget
+from statestore.interop.spark.parts import (
+    Columns,
+    StatePart,
+    list_parts,
+    map_columns,
+    read_stored_rows,
+    refuse_misplaced_rows,
+)
+from statestore.interop.spark.query_settings import SAME_QUERY, STRICT, SparkTarget
 from statestore.interop.spark.rewriter import check_spark
 from statestore.interop.spark.source_changes import change_sources
-from statestore.interop.spark.stores import needs_rewriter, select_stores
-from statestore.interop.spark.target import Target
+from statestore.interop.spark.state_damage import refuse_damaged_states
+from statestore.interop.spark.state_reader import observe_bytes, prepared_session
+from statestore.interop.spark.stores import needs_rewriter, refuse_unwritable, select_stores
 from statestore.spark.compat import refuse_connect
 from statestore.storage import open_storage
 from statestore.store import StateStore
@@ -187,3 +208,173 @@ def _check_left_out(
             )
     refuse_left_out(missing, named, manifest.checkpoint_id, "a query on the new location")
     return missing
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepartitionedLocation:
+    """The new location (with ``dry_run``, the location that would be written).
+
+    ``sources`` are the positions of the query's sources, as JSON, by name or number.
+    """
+
+    source: str
+    location: str
+    query_id: str
+    batch: int
+    partitions: int
+    provider: str
+    stores: tuple[ExportedStore, ...]
+    sources: Mapping[str, str]
+    dry_run: bool
+
+
+@dataclass(frozen=True)
+class _LocatedStore:
+    """One of Spark's stores with the rows that Spark reads from its location."""
+
+    imported: ImportedStore
+    read: DataFrame
+
+    observe = staticmethod(observe_bytes)  # the rows never become columns
+
+    def rows(self, partitions: int) -> DataFrame:
+        """Return the store's rows as Spark's bytes, one Spark partition per state partition."""
+        return self.imported.columns.move(self.read, partitions)
+
+    @property
+    def proofs(self) -> tuple[tuple[ImportedStore, RowSet], ...]:
+        """The store, with the rows that Spark read from the old location."""
+        return ((self.imported, self.imported.contents),)
+
+
+def repartition_location(
+    spark: SparkSession,
+    source: str,
+    location: str,
+    *,
+    partitions: int,
+    target: SparkTarget = SAME_QUERY,
+    batch: int | None = None,
+    operator_names: Mapping[int, str] | None = None,
+    dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    on_progress: Callable[[float, float, str], None] | None = None,
+) -> RepartitionedLocation:
+    """Write the state of a query's micro-batch as a new location with other partitions.
+
+    The old location is only read, and its query may be running. Spark's own reader reads all rows
+    of the new location back, and their number, digest and partitions are compared with the old
+    ones. Only after that can Spark start with the new location. A micro-batch that was planned but
+    not finished runs again there, as :func:`export_checkpoint` describes.
+
+    Args:
+        spark: a session of Spark Classic.
+        source: the query's checkpoint location, a path or URL.
+        location: a new path or URL.
+        partitions: the new ``spark.sql.shuffle.partitions`` of the query.
+        target: the provider and the sources of the query that continues, if they change.
+        batch: a committed micro-batch; by default the newest.
+        operator_names: the names of operators by number, as in :func:`import_checkpoint`.
+        dry_run: report the rows and bytes of each partition, without writing anything.
+        storage_options: options for fsspec, to access both locations.
+        on_progress: a callback that receives the number of finished steps, the total, and the next
+            step.
+
+    Returns:
+        The written stores.
+
+    Raises:
+        InvalidArgumentError: for a source that is not a query's checkpoint location, an invalid
+            number of partitions or provider, and a location that is not empty or is inside of
+            another one or of a store. Also for sources that cannot be changed so.
+        UnsupportedTypeError: for an unsupported operator or state format, and for rows in other
+            partitions than their keys imply, unless an old version of Spark placed them.
+        DamagedFileError or MissingFileError: if a file of the query is damaged or missing.
+        DuplicateKeyError: for a key that has rows in two partitions.
+        CommitConflictError: if another export to the location is running or did not finish.
+        MissingDependencyError: if the state needs Spark's rewriter, and this Spark has none.
+        CorruptionError: if Spark reads back something else; the location stays unusable.
+        StorageError: if the location cannot be written.
+    """
+    check_shape(partitions, target.provider)
+    refuse_connect(spark, "repartitioning the state of a query")
+    old = CheckpointLocation(open_storage(source, storage_options), operator_names or {})
+    number = old.batch(batch)
+    plan = old.plan(number)
+    all_operators = old.operators(number)
+    refuse_unsupported(old, all_operators, plan)
+    parts = [part for operator in all_operators for part in list_parts(operator)]
+    own = [part for part in parts if not part.is_view]  # they have the rows of all views
+    new = Target(open_storage(location, storage_options), number)
+    new.refuse_used((old.url,))
+    reporter = ProgressReporter(on_progress, 2 * len(own))
+    with prepared_session(spark, old, number, all_operators) as url:
+        refuse_damaged_states(spark, old, all_operators, number)
+        is_strict = plan.settings[STRICT] == "true"
+        states = [_read_store(spark, url, number, part, is_strict, reporter) for part in own]
+        stores = tuple(state.imported for state in states)
+        logs = tuple(old.files(number))
+        record = change_sources(
+            QueryRecord(old.query_id, number, old.url, plan.ends, stores, logs, plan.names),
+            target,
+        )
+        chosen = choose_provider(record, target.provider)
+        for store in stores:
+            refuse_unwritable(record, store, chosen)
+        if needs_rewriter(record, chosen):
+            check_spark(spark)
+        if dry_run:
+            written = tuple(plan_store(state, partitions, reporter) for state in states)
+        else:
+            shape = (partitions, chosen)
+            written = write_location(spark, new, record, states, shape, reporter)
+    return RepartitionedLocation(
+        source=old.url,
+        location=new.storage.url,
+        query_id=old.query_id,
+        batch=number,
+        partitions=partitions,
+        provider=chosen,
+        stores=written,
+        sources=record.positions,
+        dry_run=dry_run,
+    )
+
+
+def _read_store(
+    spark: SparkSession,
+    url: str,
+    batch: int,
+    part: StatePart,
+    is_strict: bool,
+    reporter: ProgressReporter,
+) -> _LocatedStore:
+    reporter(f"reading {part.state} of {part.uid}")
+    rows = read_stored_rows(spark, url, batch, part)
+    columns = map_columns(rows, part)
+    contents = _observe_rows(rows, columns, part, is_strict)
+    return _LocatedStore(ImportedStore(**vars(part), columns=columns, contents=contents), rows)
+
+
+def _observe_rows(rows: DataFrame, columns: Columns, part: StatePart, is_strict: bool) -> RowSet:
+    """Return the rows of a store.
+
+    Only a query of an old version of Spark, which is not strict, may have rows in other partitions
+    than their keys imply.
+
+    Raises:
+        DuplicateKeyError: for a key with rows in two partitions.
+        UnsupportedTypeError: for rows in other partitions of a strict query.
+    """
+    observed = observe_bytes(rows, columns, part.partitions)
+    if observed.misplaced:
+        identity = [*columns.key_columns, *columns.entry_columns]
+        several = columns.to_state(rows).groupBy(*identity).count().where(F.col("count") > 1)
+        for row in several.select(*identity).limit(1).collect():
+            raise DuplicateKeyError(
+                f"store {part.store!r} of operator {part.uid} has rows of the key {row.asDict()} "
+                "in two partitions, and Spark would find only one of them"
+            )
+        if is_strict:
+            refuse_misplaced_rows(rows, columns, part)
+    return observed.contents

@@ -20,8 +20,8 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.left_out import LeftOutState
 from statestore.interop.spark.import_record import QueryRecord
 from statestore.interop.spark.location import BatchPlan, CheckpointLocation
+from statestore.interop.spark.location_writer import Target
 from statestore.interop.spark.source_changes import write_positions
-from statestore.interop.spark.target import Target
 from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.planned import TICKS

@@ -17,8 +17,7 @@ from pyspark.sql.types import StructType
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.rescale_proof import RowSet
-from statestore.interop.spark.columns import StoreColumns
-from statestore.interop.spark.families import FamilyColumns
+from statestore.interop.spark.columns import FamilyColumns, StoreColumns
 from statestore.interop.spark.parts import Columns, PartForm, StatePart
 from statestore.interop.spark.query_settings import settings_of
 from statestore.restore.restored import RestoredCheckpoint

@@ -17,12 +17,12 @@ from statestore.errors import (
 )
 from statestore.interop.spark.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark.location import BatchPlan, CheckpointLocation
-from statestore.interop.spark.observed_state import observe_state
 from statestore.interop.spark.operator_reader import Operator
-from statestore.interop.spark.operators import find_operator_kind, find_problem
 from statestore.interop.spark.parts import (
     Columns,
     StatePart,
+    find_operator_kind,
+    find_problem,
     list_parts,
     map_columns,
     read_stored_rows,
@@ -30,7 +30,7 @@ from statestore.interop.spark.parts import (
 )
 from statestore.interop.spark.query_settings import STRICT
 from statestore.interop.spark.state_damage import refuse_damaged_states
-from statestore.interop.spark.state_reader import prepared_session
+from statestore.interop.spark.state_reader import observe_state, prepared_session
 from statestore.keys.groups import MAX_PARALLELISM
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter

@@ -15,8 +15,14 @@ from statestore.interop.spark.location import (
     state_folder,
 )
 from statestore.interop.spark.operator_reader import Operator, StoreInfo
-from statestore.interop.spark.operators import find_operator_kind, find_problem
-from statestore.interop.spark.parts import StatePart, list_parts, map_columns, read_stored_rows
+from statestore.interop.spark.parts import (
+    StatePart,
+    find_operator_kind,
+    find_problem,
+    list_parts,
+    map_columns,
+    read_stored_rows,
+)
 from statestore.interop.spark.state_damage import refuse_damaged_states
 from statestore.interop.spark.state_reader import prepared_session
 from statestore.storage import open_storage

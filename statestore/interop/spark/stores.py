@@ -4,34 +4,296 @@ Most stores are written from one state. The store of a transformWithState is kep
 bytes, and as the states of its variables. The bytes are written unchanged, unless a variable was
 changed or one of its keys was purged. In this case all families are rebuilt from the variables, and
 the bytes are not used.
+
+Each variable has a column family with its own rows. Spark also has auxiliary families, whose names
+begin with ``$``:
+
+=============  ======================================  =========================================
+what           key of its own family                   auxiliary families
+=============  ======================================  =========================================
+a value        grouping key
+a list         grouping key, a row for each element    ``$rowCounter_``: grouping key -> count
+a map          grouping key, user key
+timers         grouping key, expiration                expiration, grouping key
+=============  ======================================  =========================================
+
+If there is a TTL, a value is followed by its expiration time. ``$ttl_`` has this time and the key
+of the row. A list has a single such row, with the earliest time of its elements. This time is also
+in ``$min_``, and the list's length is in ``$count_``.
+
+The sources are these classes of Spark: StateStoreColumnFamilySchemaUtils and
+TransformWithStateKeyValueRowSchemaUtils define the schemas of the families. ValueStateImplWithTTL,
+ListStateImplWithTTL, MapStateImplWithTTL and TimerStateImpl write the rows.
+
+A changed state that no longer fits another state of the same operator is refused. Two kinds of
+operators keep the same facts twice:
+
+- A side of a stream-stream join has a store of numbered rows, and a store with the number of rows
+  of each key. Spark reads as many rows as the number says, by their numbers.
+- The store of a transformWithState has all families as bytes, and each variable is a state too. If
+  a variable was changed, the store is rebuilt from the variables, and the bytes are not used (I17).
+
+An edit of one of the two would make Spark fail, lose rows, or ignore the edit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
+from operator import and_
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
 
+from statestore.display import counted
 from statestore.errors import UnsupportedTypeError
 from statestore.format.rescale_proof import RowSet
-from statestore.interop.spark.columns import StoreColumns
-from statestore.interop.spark.dependent_stores import refuse_changed_bytes, refuse_uneven_joins
-from statestore.interop.spark.families import FAMILY, FamilyColumns
+from statestore.interop.spark.columns import FAMILY, OWNER, POSITION, FamilyColumns, StoreColumns
 from statestore.interop.spark.import_record import ImportedStore, QueryRecord
-from statestore.interop.spark.observed_state import digest_state, observe_state
-from statestore.interop.spark.operators import JOIN, NOT_REWRITTEN, PREFIXED
-from statestore.interop.spark.parts import PartForm
+from statestore.interop.spark.parts import JOIN, NOT_REWRITTEN, PREFIXED, PartForm, StatePart
 from statestore.interop.spark.query_settings import ENCODING, JOIN_FORMAT
+from statestore.interop.spark.rows import encode_rows
 from statestore.interop.spark.state_files import Provider
-from statestore.interop.spark.variables import (
-    family_names,
-    number_list,
-    rebuild_store,
-    rebuild_variables,
-)
+from statestore.interop.spark.state_reader import digest_state, observe_state
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
+from statestore.spark.hashing import column_of
+from statestore.spark.structs import KEY_BYTES, VALUE_BYTES
 from statestore.store import StateStore
+
+_TO_TIME, _TO_KEY = "_keyToTimestamp", "_timestampToKey"
+_TTL, _FIRST, _COUNT, _ROWS = "$ttl_", "$min_", "$count_", "$rowCounter_"
+_GROUP, _ENTRY, _VALUE, _ROW = "grouping_key", "entry", "value", "row"
+
+
+def family_names(part: StatePart) -> frozenset[str]:
+    """Return the names of all families that can contain rows of a variable."""
+    name = part.variable
+    if part.form is PartForm.TIMERS:
+        return frozenset({name, name.replace(_TO_TIME, _TO_KEY)})
+    return frozenset({name, *(f"{prefix}{name}" for prefix in (_TTL, _FIRST, _COUNT, _ROWS))})
+
+
+def number_list(columns: StoreColumns, rows: DataFrame) -> DataFrame:
+    """Number the elements of each list from 0, in the order of their positions.
+
+    Spark's lists have no positions. Gaps remain where an edit has deleted elements.
+    """
+    (position,) = columns.entry_columns
+    data_type = columns.state_schema[position].dataType
+    stored = F.struct(*map(column_of, rows.columns)).alias(_ROW)
+    # All elements of a list have the same key then, and keys are compared as Spark's bytes.
+    unnumbered = rows.withColumn(position, F.lit(0).cast(data_type))
+    encoded = encode_rows(columns.to_structs(unnumbered, stored))
+    order = Window.partitionBy(KEY_BYTES).orderBy(F.col(_ROW)[position])
+    number = (F.row_number().over(order) - 1).cast(data_type)
+    return encoded.select(
+        *((number if name == position else F.col(_ROW)[name]).alias(name) for name in rows.columns)
+    )
+
+
+def rebuild_store(
+    store: FamilyColumns, variables: Sequence[tuple[ImportedStore, DataFrame]], partitions: int
+) -> DataFrame:
+    """Return a store's rows as Spark's bytes, from the rows of the states of all its variables."""
+    return store.partition_by_owner(rebuild_variables(variables, partitions), partitions)
+
+
+def rebuild_variables(
+    variables: Sequence[tuple[ImportedStore, DataFrame]], partitions: int
+) -> DataFrame:
+    """Return the rows of all families of all variables; see :func:`rebuild_families`."""
+    families = []
+    for part, rows in variables:
+        assert isinstance(part.columns, StoreColumns)
+        families.append(rebuild_families(part, part.columns, rows, partitions))
+    return reduce(DataFrame.union, families)
+
+
+def rebuild_families(
+    part: StatePart, columns: StoreColumns, rows: DataFrame, partitions: int
+) -> DataFrame:
+    """Return the rows of all families of a variable, from the rows of its state.
+
+    The columns are the same as in :class:`FamilyColumns`, except that ``owner``, the state
+    partition of a row, replaces the key columns.
+    """
+    structs = columns.to_structs(rows, columns.owner(partitions).alias(OWNER))
+    names = [f"f{index}" for index in range(len(columns.key))]
+    group = [F.col("key")[name] for name in (names if columns.entry is None else names[:-1])]
+    parts = structs.select(
+        OWNER,
+        F.struct(*group).alias(_GROUP),
+        (F.lit(None) if columns.entry is None else F.col("key")[names[-1]]).alias(_ENTRY),
+        _VALUE,
+    )
+    return reduce(DataFrame.union, _build_families(part, len(columns.value), parts))
+
+
+def _build_families(part: StatePart, fields: int, rows: DataFrame) -> Iterator[DataFrame]:
+    name, group, entry, value = part.variable, F.col(_GROUP), F.col(_ENTRY), F.col(_VALUE)
+    if part.form is PartForm.TIMERS:
+        yield _build_family(rows, name, F.struct(group, entry), _null_struct())
+        yield _build_family(
+            rows, name.replace(_TO_TIME, _TO_KEY), F.struct(entry, group), _null_struct()
+        )
+        return
+    ends = value[f"f{fields - 1}"]
+    if part.has_ttl:
+        value = F.struct(F.struct(*(value[f"f{index}"] for index in range(fields - 1))), ends)
+    if part.form is PartForm.LIST:
+        family = _build_family(rows, name, group, value, entry)
+        yield family
+        yield from _build_list_families(part, rows, ends)
+        return
+    key = group if part.form is PartForm.VALUE else F.struct(group, entry)
+    yield _build_family(rows, name, key, value)
+    if part.has_ttl:
+        yield _build_family(rows, f"{_TTL}{name}", F.struct(ends, key), _null_struct())
+
+
+def _build_list_families(part: StatePart, rows: DataFrame, ends: Column) -> Iterator[DataFrame]:
+    """Yield the families with one row per list: lengths and earliest expiration times."""
+    # Group by the bytes of the key: -0.0 and 0.0 are different keys, but equal in an aggregation.
+    keys = encode_rows(
+        rows.select(OWNER, _GROUP, ends.alias("ends"), F.col(_GROUP).alias("key"), _VALUE)
+    )
+    lists = keys.groupBy(KEY_BYTES).agg(
+        F.first(OWNER).alias(OWNER),
+        F.first(_GROUP).alias(_GROUP),
+        F.min("ends").alias("ends"),
+        F.count("*").alias("count"),
+    )
+    name, group, count = part.variable, F.col(_GROUP), F.struct("count")
+    if not part.has_ttl:
+        yield _build_family(lists, f"{_ROWS}{name}", group, count)
+        return
+    first = F.col("ends")
+    yield _build_family(lists, f"{_COUNT}{name}", group, count)
+    yield _build_family(lists, f"{_FIRST}{name}", group, F.struct(first))
+    yield _build_family(lists, f"{_TTL}{name}", F.struct(first, group), _null_struct())
+
+
+def _null_struct() -> Column:
+    """Return the value of a row whose data is all in its key."""
+    return F.struct(F.lit(None))
+
+
+def _build_family(
+    rows: DataFrame, name: str, key: Column, value: Column, position: Column | None = None
+) -> DataFrame:
+    position_column = F.lit(0) if position is None else position
+    encoded_rows = encode_rows(
+        rows.select(OWNER, position_column.alias(POSITION), key.alias("key"), value.alias("value"))
+    )
+    return encoded_rows.select(OWNER, F.lit(name).alias(FAMILY), KEY_BYTES, POSITION, VALUE_BYTES)
+
+
+_ROWS, _COUNTS = "keyWithIndexToValue", "keyToNumValues"
+Part = tuple[ImportedStore, RestoredKeyedState]
+
+
+def refuse_uneven_joins(restored: RestoredCheckpoint, record: QueryRecord) -> None:
+    """Raise UnsupportedTypeError if the two stores of a join's side contradict each other.
+
+    Only sides that were changed since the import are read. A side of a join whose rows are kept as
+    bytes cannot be changed.
+    """
+    for rows, counts in _changed_sides(restored, record):
+        for wrong in _uneven_keys(rows, counts).limit(1).collect():
+            key = dict(zip(rows[0].columns.key_columns, wrong, strict=False))
+            raise UnsupportedTypeError(
+                f"states {rows[0].state!r} and {counts[0].state!r} of operator {rows[0].uid!r} "
+                f"were changed since their import and contradict each other: the first has "
+                f"{counted(wrong.found or 0, 'row')} of the key {key}, but the second counts "
+                f"{wrong.stored or 0}. Number the rows of a key from 0 without gaps, and write "
+                "their number into the second state, or export a checkpoint with both unchanged"
+            )
+
+
+def refuse_changed_bytes(families: Part, rebuilt: DataFrame, checkpoint_id: int) -> None:
+    """Raise UnsupportedTypeError if the bytes of a store are not those of its variables.
+
+    Args:
+        families: the state with the bytes.
+        rebuilt: the rows of all families, from the states of the variables.
+        checkpoint_id: the checkpoint of both.
+    """
+    store, state = families
+    stored, made = (
+        rows.select(FAMILY, KEY_BYTES, F.col(POSITION).cast("int"), VALUE_BYTES)
+        for rows in (state.to_spark(), rebuilt)
+    )
+    differences = stored.exceptAll(made).union(made.exceptAll(stored))
+    for row in differences.limit(1).collect():
+        raise UnsupportedTypeError(
+            f"state {store.state!r} of operator {store.uid!r} was changed since its import. It is "
+            "read-only, and rebuilt from the states of the variables, but its family "
+            f"{row[FAMILY]!r} differs from them in checkpoint {checkpoint_id}, the oldest one with "
+            "these rows. Change the variables, or purge a key in all states. Export a checkpoint "
+            "in which the state is unchanged"
+        )
+
+
+def _changed_sides(
+    restored: RestoredCheckpoint, record: QueryRecord
+) -> Iterator[tuple[Part, Part]]:
+    joins: dict[int, dict[str, ImportedStore]] = {}
+    for store in record.stores:
+        if store.operator_name == JOIN and store.form is PartForm.STORE and store.columns.is_typed:
+            joins.setdefault(store.operator, {})[store.store] = store
+    for stores in joins.values():
+        for side in ("left", "right"):
+            parts = [
+                (store, restored.keyed(store.uid, store.state)) for store in _side(stores, side)
+            ]
+            if any(state.contents() != store.contents for store, state in parts):
+                rows, counts = parts
+                yield rows, counts
+
+
+def _side(stores: Mapping[str, ImportedStore], side: str) -> list[ImportedStore]:
+    names = (f"{side}-{_ROWS}", f"{side}-{_COUNTS}")
+    return [stores[name] for name in names] if set(names) <= stores.keys() else []
+
+
+def _uneven_keys(rows: Part, counts: Part) -> DataFrame:
+    """Return the keys whose rows do not have the stored number, or are not numbered from 0."""
+    (index,) = rows[0].columns.entry_columns
+    assert isinstance(counts[0].columns, StoreColumns)
+    number = counts[0].columns.state_schema.names[-1]
+    numbered = _with_keys(rows, "r", column_of(index).alias("index"))
+    found = numbered.groupBy(*(name for name in numbered.columns if name != "index")).agg(
+        F.count("*").alias("found"), F.min("index").alias("first"), F.max("index").alias("last")
+    )
+    stored = _with_keys(counts, "c", column_of(number).alias("stored"))
+    pairs = [(f"r{place}", f"c{place}") for place in range(len(counts[0].columns.key_columns))]
+    rows_of_key, number_of_key = (F.coalesce(name, F.lit(0)) for name in ("found", "stored"))
+    is_even = (
+        (rows_of_key == number_of_key)
+        & (F.coalesce("first", F.lit(0)) == 0)
+        & (F.coalesce("last", F.lit(-1)) == number_of_key - 1)
+    )
+    keys = [F.coalesce(*pair).alias(f"k{place}") for place, pair in enumerate(pairs)]
+    both = found.join(stored, _equal(pairs), "full_outer")
+    return both.where(~is_even).select(*keys, "found", "stored")
+
+
+def _with_keys(part: Part, prefix: str, *others: Column) -> DataFrame:
+    """Return a state's key columns, renamed to ``prefix`` and a number, and other columns."""
+    store, state = part
+    keys = (
+        column_of(name).alias(f"{prefix}{place}")
+        for place, name in enumerate(store.columns.key_columns)
+    )
+    return state.to_spark().select(*keys, *others)
+
+
+def _equal(pairs: Sequence[tuple[str, str]]) -> Column:
+    """Return whether all pairs of columns are equal; null equals null."""
+    return reduce(and_, (F.col(one).eqNullSafe(F.col(other)) for one, other in pairs))
+
 
 _NOT_WRITTEN = "4"
 """The state format of joins that Spark's rewriter writes wrongly, up to Spark 4.3."""

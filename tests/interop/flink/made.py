@@ -12,12 +12,12 @@ import pyarrow as pa
 from statestore.interop.flink.metadata.handles import OperatorHandles, SavepointMetadata, Subtask
 from statestore.interop.flink.read.canonical import HeaderKind, KeyedHeader, StateInfo, prefix_bytes
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.encode import encode_list
+from statestore.interop.flink.types.column_bytes import encode_list
 from statestore.interop.flink.types.internal_types import TimerType
 from statestore.interop.flink.types.java_types import ListType, MapType
 from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
-from statestore.interop.flink.write.canonical_writer import SavepointWriter
+from statestore.interop.flink.write import SavepointWriter
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.hashing import key_group_of

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from statestore.interop.flink.exporting.flink_versions import parse_collection
 from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.decode import decode_values
+from statestore.interop.flink.types.byte_cursor import Spans
+from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.internal_types import StreamElementType, TtlAwareType, TtlType
 from statestore.interop.flink.types.java_types import (
     ArrayType,
@@ -26,7 +27,6 @@ from statestore.interop.flink.types.java_types import (
     TupleType,
 )
 from statestore.interop.flink.types.kryo import KryoType
-from statestore.interop.flink.types.kryo_collections import parse_collection
 from statestore.interop.flink.types.pojos import PojoType
 from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.sql_types import (

@@ -33,8 +33,7 @@ from statestore.interop.flink.metadata.handles import (
     Subtask,
 )
 from statestore.interop.flink.metadata.java_binary import i8, i32, i64, string_value
-from statestore.interop.flink.metadata.reader import read_metadata
-from statestore.interop.flink.metadata.writer import metadata_v3
+from statestore.interop.flink.metadata.metadata_file import metadata_v3, read_metadata
 from statestore.interop.flink.options import SavepointAccess
 from statestore.interop.flink.read.canonical import (
     KeyedHeader,

@@ -19,10 +19,10 @@ import pytest
 from statestore import StateStore
 from statestore.errors import DamagedFileError
 from statestore.interop.flink import export_savepoint, open_savepoint
-from statestore.interop.flink.importing.key_probes import probe_keys
+from statestore.interop.flink.importing.probes import probe_keys
 from statestore.interop.flink.metadata.java_binary import Reader
 from statestore.interop.flink.options import FlinkTarget
-from statestore.interop.flink.types.byte_slices import piece_array
+from statestore.interop.flink.types.byte_cursor import piece_array
 from statestore.interop.flink.types.key_recipes import recipe_hash_codes
 from statestore.interop.flink.types.kryo_objects import read_text_bytes
 from statestore.interop.flink.types.scala_types import CaseClassType

@@ -48,18 +48,17 @@ from statestore.interop.flink.metadata.logical_types import (
     key_logical_type,
     read_logical_type,
 )
-from statestore.interop.flink.metadata.reader import MAGIC, read_metadata
+from statestore.interop.flink.metadata.metadata_file import MAGIC, read_metadata
 from statestore.interop.flink.read.canonical import read_header
 from statestore.interop.flink.read.rocksdb import open_table
 from statestore.interop.flink.read.rocksdb_blocks import Expansion, decode_pairs
 from statestore.interop.flink.read.savepoint import open_savepoint
-from statestore.interop.flink.read.savepoint_files import Places, open_source
+from statestore.interop.flink.read.savepoint_files import SavepointFiles, open_source
 from statestore.interop.flink.read.snappy import SNAPPY_HEAD, chunks
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.binary_rows import decode_rows, encode_rows
-from statestore.interop.flink.types.byte_cursor import Cursor, list_offsets
-from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.decode import decode_values
+from statestore.interop.flink.types.byte_cursor import Cursor, Spans, list_offsets
+from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.java_types import ListType, NullableType, RowType, TupleType
 from statestore.interop.flink.types.pojos import PojoField, PojoType
 from statestore.interop.flink.types.scalars import Scalar
@@ -107,7 +106,7 @@ def test_nested_handles_are_limited(data: bytes) -> None:
 
 def test_a_segment_is_not_longer_than_its_file(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(bytes(100))
-    places = Places(open_storage(str(tmp_path)))
+    places = SavepointFiles(open_storage(str(tmp_path)))
     whole = SegmentHandle(60, 40, 0, str(tmp_path / "f"), "id")
     assert open_source(whole, places, "state").read(0, 40) == bytes(40)
     for start, size, left in ((60, 41, 40), (60, 1 << 60, 40), (1 << 62, 9, 0)):

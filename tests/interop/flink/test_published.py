@@ -17,7 +17,7 @@ from statestore.interop.flink import (
     open_savepoint,
     show_savepoint,
 )
-from statestore.interop.flink.metadata.reader import read_metadata
+from statestore.interop.flink.metadata.metadata_file import read_metadata
 from statestore.keys.hashing import key_group_of
 from tests.servers.published import FLINK_1_13, FLINK_1_20, FLINK_SQL, PublishedJar
 

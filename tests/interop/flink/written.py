@@ -9,13 +9,12 @@ import pyarrow as pa
 from statestore.interop.flink.metadata.handles import OperatorHandles, SavepointMetadata, Subtask
 from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.byte_cursor import Cursor
-from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.encode import encode_list
+from statestore.interop.flink.types.byte_cursor import Cursor, Spans
+from statestore.interop.flink.types.column_bytes import encode_list
 from statestore.interop.flink.types.java_types import ListType
 from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
-from statestore.interop.flink.write.canonical_writer import SavepointWriter
+from statestore.interop.flink.write import SavepointWriter
 from statestore.jobgraph.operators import operator_id
 from statestore.storage import open_storage
 from tests.interop.flink.entries import key_group_bytes

@@ -35,12 +35,11 @@ from statestore.interop.spark.columns import StoreColumns
 from statestore.interop.spark.export_state import export_checkpoint
 from statestore.interop.spark.import_state import import_checkpoint
 from statestore.interop.spark.location import CheckpointLocation
-from statestore.interop.spark.observed_state import observe_state
+from statestore.interop.spark.location_writer import Target
 from statestore.interop.spark.parts import list_parts, map_columns, read_stored_rows
 from statestore.interop.spark.query_settings import SparkTarget
 from statestore.interop.spark.state_files import Provider
-from statestore.interop.spark.state_reader import prepared_session
-from statestore.interop.spark.target import Target
+from statestore.interop.spark.state_reader import observe_state, prepared_session
 from statestore.storage import LocalStorage, Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.interop.spark.queries import (

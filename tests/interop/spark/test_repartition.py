@@ -22,8 +22,8 @@ from statestore.errors import (
 )
 from statestore.interop.spark import (
     export_checkpoint,
+    export_state,
     import_checkpoint,
-    repartition,
     repartition_location,
 )
 from statestore.interop.spark.columns import StoreColumns
@@ -236,7 +236,7 @@ def test_a_repartition_that_dies_is_refused_by_spark_and_by_the_next_one(
     def write_to(storage: Storage) -> None:
         place = storage.url
         monkeypatch.setattr(
-            repartition,
+            export_state,
             "open_storage",
             lambda url, _: storage if str(url) == place else LocalStorage(str(url)),
         )

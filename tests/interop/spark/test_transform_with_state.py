@@ -21,13 +21,12 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.spark.columns import StoreColumns
-from statestore.interop.spark.export_state import export_checkpoint
+from statestore.interop.spark.export_state import export_checkpoint, repartition_location
 from statestore.interop.spark.import_state import ImportedCheckpoint, import_checkpoint
 from statestore.interop.spark.location import CheckpointLocation
 from statestore.interop.spark.query_settings import SparkTarget
-from statestore.interop.spark.repartition import repartition_location
 from statestore.interop.spark.show_location import show_location
-from statestore.interop.spark.variables import family_names, rebuild_families
+from statestore.interop.spark.stores import family_names, rebuild_families
 from statestore.snapshot.state_spec import Changes
 from statestore.storage import LocalStorage
 from tests.interop.spark.processors import DAY, Counting

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.interop.tables import csv_reader
-from statestore.interop.tables.csv_reader import read_csv
+from statestore.interop.tables import table_formats
+from statestore.interop.tables.table_formats import read_csv
 
 QUOTED = '",\r\n\ufeff'
 TEXTS = st.text(alphabet='ab",\r\n é\0\ufeff', max_size=6)
@@ -21,7 +21,7 @@ TEXTS = st.text(alphabet='ab",\r\n é\0\ufeff', max_size=6)
 def read(data: bytes, block: int = 2**20) -> list[tuple[Any, ...]]:
     """Return the rows with the header, read in blocks of some bytes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_reader, "_BLOCK_BYTES", block)
+        patch.setattr(table_formats, "_BLOCK_BYTES", block)
         batches = list(read_csv(io.BytesIO(data), "t.csv"))
     rows = [row for batch in batches for row in zip(*batch.to_pydict().values(), strict=True)]
     return [tuple(batches[0].schema.names), *rows]
@@ -107,12 +107,12 @@ def test_an_empty_line_is_a_row_only_if_there_is_one_column() -> None:
 def test_a_row_of_many_blocks_is_searched_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[int] = []
 
-    class Counted(csv_reader._Rows):
+    class Counted(table_formats._Rows):
         def __init__(self, data: bytes, line: int, place: str) -> None:
             searched.append(len(data))
             super().__init__(data, line, place)
 
-    monkeypatch.setattr(csv_reader, "_Rows", Counted)
+    monkeypatch.setattr(table_formats, "_Rows", Counted)
     value = "line\r\n" * 20_000
     assert read(f'k,v\na,"{value}"\nb,1\n'.encode(), 1000)[1:] == [("a", value), ("b", "1")]
     assert sum(searched) < 5 * len(value)
@@ -125,6 +125,6 @@ def test_a_row_of_many_blocks_is_searched_in_linear_time(monkeypatch: pytest.Mon
 def test_a_longer_row_than_the_maximum_is_refused(
     value: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_reader, "_MOST_ROW_BYTES", 100)
+    monkeypatch.setattr(table_formats, "_MOST_ROW_BYTES", 100)
     with pytest.raises(InvalidArgumentError, match=f"line 2, column [12] of t.csv {problem}"):
         read(f"k,v\na,{value}".encode(), 10)

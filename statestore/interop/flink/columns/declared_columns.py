@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from statestore.errors import UnsupportedTypeError
 from statestore.format.schema import type_text
 from statestore.interop.flink.columns.declared_types import BOXES, SIMPLE_TYPES, DeclaredType
-from statestore.interop.flink.columns.part import Part, no_columns
 from statestore.interop.flink.columns.store_types import (
+    Part,
     as_millis,
     cast_column,
     cast_to,
@@ -32,6 +32,7 @@ from statestore.interop.flink.columns.store_types import (
     key_column,
     list_column,
     map_column,
+    no_columns,
     null_mask,
     row_column,
     tuple_column,

@@ -20,10 +20,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.interop.flink.columns.part import NO_VALUE, Part, convert_column, no_columns
-from statestore.interop.flink.columns.store_types import insert_rows, null_mask, split_seconds
-from statestore.interop.flink.metadata.logical_types import KEY_ROOTS, LogicalType
-from statestore.interop.flink.types.arrow_types import INSTANT, to_nanos
+from statestore.interop.flink.columns.store_types import (
+    NO_VALUE,
+    Part,
+    convert_column,
+    insert_rows,
+    no_columns,
+    null_mask,
+    split_seconds,
+)
+from statestore.interop.flink.metadata.logical_types import (
+    INSTANT,
+    KEY_ROOTS,
+    LogicalType,
+    to_nanos,
+)
 from statestore.interop.flink.types.avro import AvroType
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.cep import CepType

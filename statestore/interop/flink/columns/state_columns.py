@@ -25,14 +25,19 @@ import pyarrow.compute as pc
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.names import RESERVED_COLUMNS
 from statestore.format.state import StateKind
-from statestore.interop.flink.columns.part import Part, single_chunk
 from statestore.interop.flink.columns.part_columns import (
     empty_key_part,
     key_types,
     part_columns,
     with_stored_zones,
 )
-from statestore.interop.flink.columns.store_types import as_millis, from_millis, python_key
+from statestore.interop.flink.columns.store_types import (
+    Part,
+    as_millis,
+    from_millis,
+    python_key,
+    single_chunk,
+)
 from statestore.interop.flink.read.keyed_states import (
     FlinkState,
     MapState,
@@ -40,7 +45,7 @@ from statestore.interop.flink.read.keyed_states import (
     StateEntries,
     TimerState,
 )
-from statestore.interop.flink.types.byte_slices import Spans
+from statestore.interop.flink.types.byte_cursor import Spans
 from statestore.interop.flink.types.internal_types import TtlAwareType, TtlType, UndecodedType
 from statestore.interop.flink.types.java_types import RowType
 from statestore.interop.flink.types.kryo import find_kryo_part, is_kryo_bytes

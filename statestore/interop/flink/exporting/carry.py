@@ -35,17 +35,17 @@ from statestore.interop.flink.metadata.handles import (
     StreamHandle,
     Subtask,
 )
-from statestore.interop.flink.metadata.reader import read_metadata
+from statestore.interop.flink.metadata.metadata_file import read_metadata
 from statestore.interop.flink.options import SavepointAccess
 from statestore.interop.flink.read.refusals import Refused, unread_parts
 from statestore.interop.flink.read.savepoint_files import (
     METADATA,
     ByteSource,
-    Places,
+    SavepointFiles,
     open_source,
     read_metadata_file,
 )
-from statestore.interop.flink.write.canonical_writer import SavepointWriter
+from statestore.interop.flink.write import SavepointWriter
 from statestore.storage import open_storage
 
 _PIECE_BYTES = 16 << 20
@@ -61,7 +61,7 @@ class CarriedOperators:
 
     checkpoint: int
     operators: tuple[OperatorHandles, ...]
-    places: Places
+    places: SavepointFiles
 
     def write(self, writer: SavepointWriter) -> Iterator[OperatorHandles]:
         """Copy their files; yield each operator with handles of the copies.
@@ -102,7 +102,7 @@ def select_carried_operators(
     """
     options = access.storage_options
     storage = open_storage(savepoint.place, options)
-    places = Places(storage, options, access.moved, tuple(access.allow))
+    places = SavepointFiles(storage, options, access.moved, tuple(access.allow))
     known = {operator.id: operator for operator in _read_unchanged(savepoint, places).operators}
     operators = tuple(
         _find_operator(record, known, savepoint, max_parallelism) for record in records
@@ -137,7 +137,7 @@ def _find_operator(
     return operator
 
 
-def _read_unchanged(savepoint: SavepointRecord, places: Places) -> SavepointMetadata:
+def _read_unchanged(savepoint: SavepointRecord, places: SavepointFiles) -> SavepointMetadata:
     try:
         data = read_metadata_file(places.storage)
     except FileNotFoundError:
@@ -157,7 +157,9 @@ def _read_unchanged(savepoint: SavepointRecord, places: Places) -> SavepointMeta
 class _FileCopier:
     """Copies of an operator's files; a file that several handles share is copied once."""
 
-    def __init__(self, places: Places, writer: SavepointWriter, operator: OperatorHandles) -> None:
+    def __init__(
+        self, places: SavepointFiles, writer: SavepointWriter, operator: OperatorHandles
+    ) -> None:
         self._places, self._writer = places, writer
         self._title = operator.uid or operator.name or operator.id
         self._copies: dict[StreamHandle, StreamHandle] = {}

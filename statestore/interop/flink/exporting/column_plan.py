@@ -16,14 +16,19 @@ import pyarrow as pa
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
-from statestore.interop.flink.columns.declared_types import BOXES, DeclaredType
-from statestore.interop.flink.columns.part import Part, no_columns
-from statestore.interop.flink.columns.python_types import python_name, to_python_type
+from statestore.interop.flink.columns.declared_types import (
+    BOXES,
+    DeclaredType,
+    python_name,
+    to_python_type,
+)
 from statestore.interop.flink.columns.store_types import (
+    Part,
     as_millis,
     combine_columns,
     from_millis,
     key_column,
+    no_columns,
     python_key,
     sql_key,
     value_column,
@@ -37,9 +42,9 @@ from statestore.interop.flink.exporting.export_types import (
 from statestore.interop.flink.exporting.job_types import JobTypes
 from statestore.interop.flink.exporting.kafka_source import KAFKA_SOURCE, list_misfits, split_column
 from statestore.interop.flink.metadata.handles import Mode
+from statestore.interop.flink.metadata.logical_types import WINDOW
 from statestore.interop.flink.read.keyed_states import flink_state
 from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE
-from statestore.interop.flink.types.arrow_types import WINDOW
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.internal_types import PythonType, TimerType, TtlType
 from statestore.interop.flink.types.java_types import ListType, MapType

@@ -26,8 +26,8 @@ from statestore.interop.flink.metadata.handles import InlineHandle, OperatorHand
 from statestore.interop.flink.metadata.java_binary import i16, i32
 from statestore.interop.flink.read.canonical import state_info_bytes
 from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE, SubtaskElements
-from statestore.interop.flink.types.encode import refuse_repeated
-from statestore.interop.flink.write.canonical_writer import SavepointWriter
+from statestore.interop.flink.types.column_bytes import refuse_repeated
+from statestore.interop.flink.write import SavepointWriter
 from statestore.jobgraph.redistribution import RedistributionMode, RedistributionPlan
 from statestore.restore.plan import redistribution_of
 from statestore.restore.restored import RestoredCheckpoint, RestoredOperatorState

@@ -32,9 +32,13 @@ from statestore.interop.flink.exporting.flink_versions import (
     migrate_keyed,
     migrate_operator,
 )
-from statestore.interop.flink.exporting.job_types import JobTypes, parse_job_types
+from statestore.interop.flink.exporting.job_types import (
+    JobTypes,
+    list_collections,
+    parse_job_types,
+    replace_scala_types,
+)
 from statestore.interop.flink.exporting.planned_states import plan_planned, refuse_older_flink
-from statestore.interop.flink.exporting.scala_classes import list_collections, replace_scala_types
 from statestore.interop.flink.importing.import_operators import element_columns
 from statestore.interop.flink.importing.import_record import (
     RECORD,
@@ -42,7 +46,7 @@ from statestore.interop.flink.importing.import_record import (
     ImportedState,
     SavepointRecord,
 )
-from statestore.interop.flink.importing.left_out_state import checkpoint_left_out
+from statestore.interop.flink.importing.stored_import import checkpoint_left_out
 from statestore.interop.flink.options import ANY_JOB, EVERYTHING, ExportSelection, FlinkTarget
 from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE
 from statestore.interop.flink.types.internal_types import plain_type

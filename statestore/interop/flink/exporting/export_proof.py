@@ -17,14 +17,14 @@ import pyarrow as pa
 from statestore.errors import CorruptionError
 from statestore.format.digest import combine
 from statestore.format.rescale_proof import RowSet
+from statestore.interop.flink.exporting.export_keyed import compute_flink_groups, row_set
 from statestore.interop.flink.exporting.export_operator import SubtaskLists, element_set, read_back
-from statestore.interop.flink.exporting.export_rows import compute_flink_groups, row_set
 from statestore.interop.flink.exporting.export_types import KeyedExport, OperatorExport
 from statestore.interop.flink.read.canonical import prefix_bytes
 from statestore.interop.flink.read.keyed_states import StateEntries
 from statestore.interop.flink.read.savepoint import FlinkOperator
-from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.write.entries import PIECE_BYTES
+from statestore.interop.flink.types.byte_cursor import Spans
+from statestore.interop.flink.write import PIECE_BYTES
 from statestore.rows.key_group_runs import key_groups_of
 
 _ROWS = 1 << 17

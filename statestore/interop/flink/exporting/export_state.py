@@ -23,7 +23,7 @@ from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import InvalidArgumentError
 from statestore.format.rescale_proof import RowSet
 from statestore.interop.flink.exporting.carry import select_carried_operators
-from statestore.interop.flink.exporting.export_keyed import ExportedKeyedStates
+from statestore.interop.flink.exporting.export_keyed import ExportedKeyedStates, HashedKey
 from statestore.interop.flink.exporting.export_operator import (
     SubtaskLists,
     redistribute_lists,
@@ -31,7 +31,6 @@ from statestore.interop.flink.exporting.export_operator import (
 )
 from statestore.interop.flink.exporting.export_plan import choose_key_groups, plan_export
 from statestore.interop.flink.exporting.export_proof import verify_keyed, verify_operator
-from statestore.interop.flink.exporting.export_rows import HashedKey
 from statestore.interop.flink.exporting.export_types import ExportPlan, LeftOut, OperatorExport
 from statestore.interop.flink.exporting.kafka_source import coordinator_bytes
 from statestore.interop.flink.importing.import_record import (
@@ -47,7 +46,7 @@ from statestore.interop.flink.metadata.handles import (
     SavepointMetadata,
     Subtask,
 )
-from statestore.interop.flink.metadata.writer import metadata_v3
+from statestore.interop.flink.metadata.metadata_file import metadata_v3
 from statestore.interop.flink.options import (
     ACCESS,
     ANY_JOB,
@@ -57,9 +56,8 @@ from statestore.interop.flink.options import (
     SavepointAccess,
 )
 from statestore.interop.flink.read.savepoint import parse_savepoint
-from statestore.interop.flink.read.savepoint_files import Places
-from statestore.interop.flink.write.canonical_writer import SavepointWriter
-from statestore.interop.flink.write.entries import key_group_bytes
+from statestore.interop.flink.read.savepoint_files import SavepointFiles
+from statestore.interop.flink.write import SavepointWriter, key_group_bytes
 from statestore.interop.flink_plans.plan_file import read_plan_record
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.restored import RestoredCheckpoint
@@ -215,7 +213,7 @@ def export_savepoint(
         number = restored.checkpoint_id if carried is None else carried.checkpoint
         metadata = SavepointMetadata(3, number, handles)
         if not dry_run:
-            _verify(metadata, written, Places(storage, access.storage_options))
+            _verify(metadata, written, SavepointFiles(storage, access.storage_options))
             writer.finish(metadata)
     except BaseException:
         writer.discard()
@@ -398,7 +396,7 @@ def _describe_states(
 
 
 def _verify(
-    metadata: SavepointMetadata, written: Sequence[_WrittenOperator], places: Places
+    metadata: SavepointMetadata, written: Sequence[_WrittenOperator], places: SavepointFiles
 ) -> None:
     """Read back and verify the written files, before ``_metadata`` completes the savepoint."""
     savepoint = parse_savepoint(metadata_v3(metadata), places)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from statestore.errors import UnsupportedTypeError
 from statestore.format.left_out import LeftOutState
 from statestore.format.state import KeyedState, OperatorState, StateKind
-from statestore.interop.flink.columns.part import Part
-from statestore.interop.flink.columns.python_types import bytes_state
+from statestore.interop.flink.columns.declared_types import bytes_state
 from statestore.interop.flink.columns.state_columns import EntryForm, StateColumns
+from statestore.interop.flink.columns.store_types import Part
 from statestore.interop.flink.importing.import_record import (
     ImportedOperator,
     ImportedState,

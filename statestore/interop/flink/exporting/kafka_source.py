@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.state import OperatorState
-from statestore.interop.flink.columns.part import Part
+from statestore.interop.flink.columns.store_types import Part
 from statestore.interop.flink.exporting.export_types import OperatorStatePlan
 from statestore.interop.flink.importing.import_record import ImportedOperator
 from statestore.interop.flink.metadata.java_binary import Reader, i32, utf

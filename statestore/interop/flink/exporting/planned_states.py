@@ -15,13 +15,18 @@ from statestore.errors import (
     SchemaMismatchError,
 )
 from statestore.format.state import KeyedState
-from statestore.interop.flink.columns.part import Part, no_columns
 from statestore.interop.flink.columns.part_columns import empty_key_part
-from statestore.interop.flink.columns.store_types import sql_cast, sql_field, value_column
+from statestore.interop.flink.columns.store_types import (
+    Part,
+    no_columns,
+    sql_cast,
+    sql_field,
+    value_column,
+)
 from statestore.interop.flink.exporting.export_types import KeyedExport, stored_columns
+from statestore.interop.flink.metadata.logical_types import row_fields
 from statestore.interop.flink.options import FlinkTarget
 from statestore.interop.flink.read.keyed_states import FlinkState, flink_state
-from statestore.interop.flink.types.arrow_types import row_fields
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.internal_types import TtlType
 from statestore.interop.flink.types.java_types import ListType, MapType, TupleType

@@ -16,20 +16,19 @@ from typing import TypeAlias
 import numpy as np
 
 from statestore.errors import IncompatibleStateError, StateStoreError
-from statestore.interop.flink.importing.key_probes import ProbedKeys, probe_keys
-from statestore.interop.flink.importing.left_out_state import dropped_parts
+from statestore.interop.flink.importing.probes import ProbedKeys, probe_keys
+from statestore.interop.flink.importing.stored_import import dropped_parts
 from statestore.interop.flink.metadata.handles import OperatorHandles, SavepointMetadata, Subtask
 from statestore.interop.flink.options import ACCESS, SavepointAccess
 from statestore.interop.flink.read.canonical import prefix_bytes
 from statestore.interop.flink.read.keyed_states import StateEntries
 from statestore.interop.flink.read.refusals import refused_kinds
 from statestore.interop.flink.read.savepoint import FlinkOperator, open_savepoint
-from statestore.interop.flink.types.byte_cursor import Cursor
-from statestore.interop.flink.types.byte_slices import BYTES, Spans, join_parts
-from statestore.interop.flink.write.canonical_writer import SavepointWriter
-from statestore.interop.flink.write.entries import (
+from statestore.interop.flink.types.byte_cursor import BYTES, Cursor, Spans, join_parts
+from statestore.interop.flink.write import (
     EntrySort,
     Groups,
+    SavepointWriter,
     join_entries,
     key_group_bytes,
     prefixes,

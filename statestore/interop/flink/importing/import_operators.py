@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.format.names import RESERVED_ELEMENT_COLUMNS
-from statestore.interop.flink.columns.part import Part
 from statestore.interop.flink.columns.part_columns import UNDECODED, part_columns
 from statestore.interop.flink.columns.state_columns import EntryForm, first_free
+from statestore.interop.flink.columns.store_types import Part
 from statestore.interop.flink.importing.import_record import ImportedState
-from statestore.interop.flink.importing.value_probes import describe_kryo_parts
+from statestore.interop.flink.importing.probes import describe_kryo_parts
 from statestore.interop.flink.metadata.handles import Mode
 from statestore.interop.flink.read.operator_state import (
     SOURCE_READER_STATE,

@@ -16,7 +16,7 @@ from statestore.errors import (
     SchemaMismatchError,
     UnsupportedTypeError,
 )
-from statestore.interop.flink.columns.python_types import (
+from statestore.interop.flink.columns.declared_types import (
     UNDECLARED,
     declared_state,
     is_python_state,
@@ -28,10 +28,11 @@ from statestore.interop.flink.columns.state_columns import (
     state_columns,
 )
 from statestore.interop.flink.importing.import_record import RECORD, ImportedState, SavepointRecord
-from statestore.interop.flink.importing.key_probes import ProbedKeys, probe_keys
-from statestore.interop.flink.importing.value_probes import (
+from statestore.interop.flink.importing.probes import (
+    ProbedKeys,
     find_kryo_parts,
     find_value_types,
+    probe_keys,
     set_value_class,
 )
 from statestore.interop.flink.metadata.handles import KeyGroupsHandle

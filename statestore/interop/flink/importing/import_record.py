@@ -24,18 +24,18 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.interop.flink.columns.python_types import declared_state
+from statestore.interop.flink.columns.declared_types import declared_state
 from statestore.interop.flink.columns.state_columns import (
     EntryForm,
     Names,
     StateColumns,
     state_columns,
 )
-from statestore.interop.flink.importing.value_probes import set_kryo_parts, set_value_class
+from statestore.interop.flink.importing.probes import set_kryo_parts, set_value_class
 from statestore.interop.flink.metadata.java_binary import i32
 from statestore.interop.flink.read.canonical import HeaderKind, StateInfo
 from statestore.interop.flink.read.keyed_states import FlinkState, keyed_state
-from statestore.interop.flink.read.unknown_snapshots import read_whole_snapshot
+from statestore.interop.flink.read.operator_parts import read_whole_snapshot
 from statestore.interop.flink.types.key_recipes import is_computable
 from statestore.interop.flink.types.kryo import is_kryo_bytes
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot

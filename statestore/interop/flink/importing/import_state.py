@@ -34,18 +34,16 @@ from statestore.interop.flink.importing.import_plan import (
     plan_import,
 )
 from statestore.interop.flink.importing.import_record import RECORD, ImportedState, SavepointRecord
-from statestore.interop.flink.importing.left_out_state import (
+from statestore.interop.flink.importing.probes import find_value_class
+from statestore.interop.flink.importing.stored_import import (
     COMMAND,
     NOT_ASKED_FOR,
-    checkpoint_left_out,
-    left_out_of,
-)
-from statestore.interop.flink.importing.stored_import import (
     StoredImport,
+    checkpoint_left_out,
     imported_operator,
+    left_out_of,
     time_to_live,
 )
-from statestore.interop.flink.importing.value_probes import find_value_class
 from statestore.interop.flink.metadata.versions import find_kryo_version
 from statestore.interop.flink.options import ACCESS, HINTS, SavepointAccess, SavepointHints
 from statestore.interop.flink.read.canonical import prefix_bytes

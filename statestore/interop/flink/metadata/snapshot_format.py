@@ -14,8 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from statestore.interop.flink.metadata.java_binary import Reader, i8, i32, i64, utf
-from statestore.interop.flink.metadata.java_objects import read_java_object
+from statestore.interop.flink.metadata.java_binary import (
+    Reader,
+    i8,
+    i32,
+    i64,
+    read_java_object,
+    utf,
+)
 from statestore.interop.flink.metadata.versions import unsupported_version
 
 FLINK = "org.apache.flink."

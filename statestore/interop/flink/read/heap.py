@@ -20,7 +20,7 @@ import numpy as np
 
 from statestore.interop.flink.metadata.java_binary import Reader
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.byte_slices import Places, Spans
+from statestore.interop.flink.types.byte_cursor import Places, Spans
 from statestore.interop.flink.types.scalars import Scalar
 
 COUNT_BYTES = 4

@@ -28,10 +28,13 @@ from statestore.interop.flink.read.canonical import Entries, KeyedHeader, StateI
 from statestore.interop.flink.read.heap import HeapEntries, walk_counted, walk_entries
 from statestore.interop.flink.read.refusals import Refused
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.byte_cursor import Cursor
-from statestore.interop.flink.types.byte_slices import BYTES, Places, Spans, join_parts
-from statestore.interop.flink.types.decode import decode_list, decode_map_values, decode_values
-from statestore.interop.flink.types.encode import encode_list
+from statestore.interop.flink.types.byte_cursor import BYTES, Cursor, Places, Spans, join_parts
+from statestore.interop.flink.types.column_bytes import (
+    decode_list,
+    decode_map_values,
+    decode_values,
+    encode_list,
+)
 from statestore.interop.flink.types.internal_types import TimerType, TtlType, plain_type
 from statestore.interop.flink.types.java_types import ListType, MapType, NullableType
 from statestore.interop.flink.types.key_hash import GroupFunction, groups_of_hashes

@@ -23,9 +23,8 @@ from statestore.interop.flink.read.canonical import StateInfo, read_state_infos
 from statestore.interop.flink.read.savepoint_files import ByteSource
 from statestore.interop.flink.read.snappy import SNAPPY_HEAD, chunks
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.byte_cursor import Cursor
-from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.decode import decode_values, read_elements
+from statestore.interop.flink.types.byte_cursor import Cursor, Spans
+from statestore.interop.flink.types.column_bytes import decode_values, read_elements
 from statestore.interop.flink.types.java_types import TupleType
 
 SOURCE_READER_STATE = "SourceReaderState"

@@ -22,8 +22,14 @@ import pyarrow as pa
 
 from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader
-from statestore.interop.flink.types.byte_cursor import Cursor
-from statestore.interop.flink.types.byte_slices import BYTES, Places, Spans, join_parts, piece_array
+from statestore.interop.flink.types.byte_cursor import (
+    BYTES,
+    Cursor,
+    Places,
+    Spans,
+    join_parts,
+    piece_array,
+)
 
 DELETE, VALUE, MERGE, SINGLE_DELETE, RANGE_DELETE = 0, 1, 2, 7, 15
 _KINDS = np.array([DELETE, VALUE, MERGE, SINGLE_DELETE, RANGE_DELETE], np.uint64)

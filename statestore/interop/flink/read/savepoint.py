@@ -36,10 +36,10 @@ from statestore.interop.flink.metadata.handles import (
     SegmentHandle,
     StreamHandle,
 )
-from statestore.interop.flink.metadata.reader import read_metadata
+from statestore.interop.flink.metadata.metadata_file import read_metadata
 from statestore.interop.flink.options import ACCESS, SavepointAccess
 from statestore.interop.flink.read.canonical import KeyedHeader, merge_headers, prefix_bytes
-from statestore.interop.flink.read.keyed_part import KeyedPart
+from statestore.interop.flink.read.keyed_part import KeyedPart, TimersPart
 from statestore.interop.flink.read.keyed_states import (
     FlinkState,
     SavepointRows,
@@ -53,11 +53,10 @@ from statestore.interop.flink.read.operator_state import (
     read_descriptions,
     read_operator_state,
 )
-from statestore.interop.flink.read.raw_timers import TimersPart
 from statestore.interop.flink.read.refusals import Refused, drop_refused
 from statestore.interop.flink.read.savepoint_files import (
     METADATA,
-    Places,
+    SavepointFiles,
     open_location,
     open_source,
     read_metadata_file,
@@ -83,7 +82,7 @@ class FlinkOperator:
     metadata: OperatorHandles
     states: tuple[FlinkState, ...]
     problem: str | None
-    places: Places
+    places: SavepointFiles
     parts: tuple[KeyedPart | TimersPart, ...]
     error_type: type[StateStoreError] = IncompatibleStateError
 
@@ -363,7 +362,7 @@ def open_savepoint(
     return parse_savepoint(*read_location(place, access), drop)
 
 
-def read_location(place: str, access: SavepointAccess) -> tuple[bytes, Places]:
+def read_location(place: str, access: SavepointAccess) -> tuple[bytes, SavepointFiles]:
     """Return the content of a savepoint's ``_metadata``, and the locations of its files.
 
     Raises the errors of :func:`open_savepoint`.
@@ -376,10 +375,12 @@ def read_location(place: str, access: SavepointAccess) -> tuple[bytes, Places]:
         raise InvalidArgumentError(
             f"{storage.url} is not a Flink savepoint or checkpoint: it has no file '{METADATA}'"
         ) from None
-    return data, Places(storage, access.storage_options, access.moved, tuple(access.allow))
+    return data, SavepointFiles(storage, access.storage_options, access.moved, tuple(access.allow))
 
 
-def parse_savepoint(data: bytes, places: Places, drop: Collection[Refused] = ()) -> FlinkSavepoint:
+def parse_savepoint(
+    data: bytes, places: SavepointFiles, drop: Collection[Refused] = ()
+) -> FlinkSavepoint:
     """Return the savepoint with this ``_metadata`` content and its files in ``places``.
 
     Raises the errors of :func:`open_savepoint`.
@@ -389,7 +390,7 @@ def parse_savepoint(data: bytes, places: Places, drop: Collection[Refused] = ())
     return open_operators(savepoint, ids, drop)
 
 
-def parse_unopened(data: bytes, places: Places) -> FlinkSavepoint:
+def parse_unopened(data: bytes, places: SavepointFiles) -> FlinkSavepoint:
     """Return a savepoint of which only ``_metadata`` was read; its operators have no states.
 
     Raises the errors of :func:`open_savepoint`.
@@ -419,7 +420,7 @@ def open_operators(
 
 
 def _open_operator(
-    whole: OperatorHandles, places: Places, drop: Collection[Refused]
+    whole: OperatorHandles, places: SavepointFiles, drop: Collection[Refused]
 ) -> tuple[OperatorHandles, FlinkOperator]:
     """Return an operator with all its handles, and without the kinds of state in ``drop``.
 

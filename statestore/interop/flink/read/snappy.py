@@ -1,21 +1,51 @@
-"""Snappy's framing format, which Flink uses for savepoints if compression is enabled.
+"""Snappy's framing format, and the checksums of Flink's files.
 
-A stream begins with the chunk ``ff 06 00 00 sNaPpY``. Each chunk is one byte for its type, three
-bytes of length, lowest first, and the body. The body of a data chunk is the masked CRC-32C of its
-decompressed data, followed by a Snappy block (type 0) or by the data itself (type 1). The checksum
-of each chunk is verified.
+Flink uses the format for savepoints if compression is enabled. A stream begins with the chunk
+``ff 06 00 00 sNaPpY``. Each chunk is one byte for its type, three bytes of length, lowest first,
+and the body. The body of a data chunk is the masked CRC-32C of its decompressed data, followed by a
+Snappy block (type 0) or by the data itself (type 1). The checksum of each chunk is verified. Blocks
+of RocksDB have CRC-32C or XXH3.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+import google_crc32c
 import pyarrow as pa
+import xxhash
 
 from statestore.interop.flink.metadata.java_binary import Reader
-from statestore.interop.flink.read.checksums import masked_crc32c
+
+_LOW: Final = (1 << 32) - 1
+_LAST_BYTE: Final = 0x6B9083D9
+
+
+def masked_crc32c(data: bytes | memoryview) -> int:
+    """Return the CRC-32C (Castagnoli) in the masked form in which it is stored next to its data."""
+    crc: int = google_crc32c.value(bytes(data))  # it takes no memoryview
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & _LOW
+
+
+def _no_checksum(block: memoryview) -> int:
+    return 0
+
+
+def _xxh3(block: memoryview) -> int:
+    return (xxhash.xxh3_64_intdigest(block[:-1]) ^ block[-1] * _LAST_BYTE) & _LOW
+
+
+BLOCK_CHECKSUMS: Final[dict[int, Callable[[memoryview], int]]] = {
+    0: _no_checksum,
+    1: masked_crc32c,
+    4: _xxh3,
+}
+"""Checksum functions of RocksDB blocks by the checksum type in the footer. The input is a block
+with its compression byte (``ComputeBuiltinChecksumWithLastByte``).
+"""
+
 
 SNAPPY_HEAD: Final = b"\xff\x06\x00\x00sNaPpY"
 _COMPRESSED, _PLAIN, _FIRST_SKIPPABLE = 0, 1, 0x80

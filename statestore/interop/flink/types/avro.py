@@ -30,9 +30,8 @@ from statestore.interop.flink.metadata.snapshot_format import (
 )
 from statestore.interop.flink.metadata.versions import unsupported_version
 from statestore.interop.flink.types.base import FlinkType, Layout, short_name
-from statestore.interop.flink.types.byte_cursor import Cursor, Skip
-from statestore.interop.flink.types.byte_slices import BYTES, Spans
-from statestore.interop.flink.types.encode import refuse_nulls
+from statestore.interop.flink.types.byte_cursor import BYTES, Cursor, Skip, Spans
+from statestore.interop.flink.types.column_bytes import refuse_nulls
 from statestore.interop.flink.types.java_types import EnumType
 from statestore.interop.flink.types.layouts import (
     Block,

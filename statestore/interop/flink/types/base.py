@@ -1,7 +1,7 @@
 """The base classes of all types and layouts: what they define, and what other packages call.
 
 A type of Flink's serializers is a frozen dataclass with the type's parameters. It declares the
-``snapshots`` of its serializer (:mod:`.snapshots`), and the ``_layout`` of its values
+``snapshots`` of its serializer (:mod:`.serializer_snapshots`), and the ``_layout`` of its values
 (:mod:`.layouts`). A type that no layout describes defines ``_arrow_type``, ``_skipper``, ``_read``
 and ``_write`` itself, and raises an UnsupportedTypeError for what it cannot do.
 """

@@ -20,18 +20,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink.metadata.logical_types import SQL_ROOTS, LogicalType
-from statestore.interop.flink.types.arrow_types import (
+from statestore.interop.flink.metadata.logical_types import (
     EXACT_IN_MILLIS,
     INSTANT,
     OUT_OF_LINE,
+    SQL_ROOTS,
+    LogicalType,
     entry_types,
     row_fields,
     sql_type,
 )
-from statestore.interop.flink.types.byte_cursor import Cursor, Rows, list_offsets, scatter
-from statestore.interop.flink.types.byte_slices import Bytes, Places, Spans, piece_array
-from statestore.interop.flink.types.encode import refuse_repeated
+from statestore.interop.flink.types.byte_cursor import (
+    Bytes,
+    Cursor,
+    Places,
+    Rows,
+    Spans,
+    list_offsets,
+    piece_array,
+    scatter,
+)
+from statestore.interop.flink.types.column_bytes import refuse_repeated
 
 _HEADER_BITS = 8
 _WORD = 8

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from statestore.interop.flink.metadata.java_binary import utf
-from statestore.interop.flink.metadata.java_objects import skip_java_object
+from statestore.interop.flink.metadata.java_binary import skip_java_object, utf
 from statestore.interop.flink.metadata.snapshot_format import (
     FLAG,
     FLINK,
@@ -28,10 +27,21 @@ from statestore.interop.flink.types.base import (
     generic_name,
     short_name,
 )
-from statestore.interop.flink.types.byte_cursor import Cursor, Skip, list_offsets, skip_sized
-from statestore.interop.flink.types.byte_slices import BYTES, Spans
-from statestore.interop.flink.types.decode import split_elements
-from statestore.interop.flink.types.encode import join_runs, list_lengths, refuse_nulls, write_sized
+from statestore.interop.flink.types.byte_cursor import (
+    BYTES,
+    Cursor,
+    Skip,
+    Spans,
+    list_offsets,
+    skip_sized,
+)
+from statestore.interop.flink.types.column_bytes import (
+    join_runs,
+    list_lengths,
+    refuse_nulls,
+    split_elements,
+    write_sized,
+)
 from statestore.interop.flink.types.key_hash import GroupFunction
 from statestore.interop.flink.types.layouts import Choice, Leaf, Struct, Tagged, Tags
 from statestore.interop.flink.types.scalars import Scalar

@@ -39,11 +39,12 @@ from statestore.interop.flink.types.base import (
     total_width,
 )
 from statestore.interop.flink.types.byte_cursor import Cursor
-from statestore.interop.flink.types.encode import refuse_nulls, refuse_repeated, write_numbers
+from statestore.interop.flink.types.column_bytes import refuse_nulls, refuse_repeated, write_numbers
 from statestore.interop.flink.types.key_hash import (
     HashCodes,
     KeyHash,
     hash_column,
+    hash_product,
     struct_hash,
 )
 from statestore.interop.flink.types.layouts import (
@@ -60,7 +61,6 @@ from statestore.interop.flink.types.layouts import (
     number_names,
     numbered_struct,
 )
-from statestore.interop.flink.types.scala_hash import hash_product
 from statestore.interop.flink.types.scalars import Scalar
 
 _JOIN = f"{FLINK}streaming.api.operators.co.IntervalJoinOperator$BufferEntry"

@@ -27,8 +27,7 @@ from typing import Any, TypeGuard, TypeVar
 import pyarrow as pa
 
 from statestore.errors import DamagedFileError, UnsupportedTypeError
-from statestore.interop.flink.metadata.java_binary import Reader
-from statestore.interop.flink.metadata.java_objects import JAVA_STREAM, skip_java_object
+from statestore.interop.flink.metadata.java_binary import JAVA_STREAM, Reader, skip_java_object
 from statestore.interop.flink.metadata.snapshot_format import (
     RUNTIME,
     TEXT,
@@ -38,9 +37,8 @@ from statestore.interop.flink.metadata.snapshot_format import (
 )
 from statestore.interop.flink.metadata.versions import KRYO_2, KRYO_5
 from statestore.interop.flink.types.base import FlinkType, nested_types, replace_parts
-from statestore.interop.flink.types.byte_cursor import Cursor, Skip
-from statestore.interop.flink.types.byte_slices import BYTES
-from statestore.interop.flink.types.encode import refuse_nulls
+from statestore.interop.flink.types.byte_cursor import BYTES, Cursor, Skip
+from statestore.interop.flink.types.column_bytes import refuse_nulls
 from statestore.interop.flink.types.internal_types import read_slices
 from statestore.interop.flink.types.java_types import ListType, MapType
 from statestore.interop.flink.types.key_hash import KeyHash

@@ -18,8 +18,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink.metadata.java_binary import Reader, varint
-from statestore.interop.flink.metadata.java_objects import JAVA_STREAM, skip_java_object
+from statestore.interop.flink.metadata.java_binary import (
+    JAVA_STREAM,
+    Reader,
+    skip_java_object,
+    varint,
+)
 from statestore.interop.flink.metadata.versions import KRYO_2
 
 MARK, MORE = 0x80, 0x40

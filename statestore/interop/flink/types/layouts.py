@@ -24,24 +24,27 @@ from statestore.errors import StateStoreError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, i32, varint
 from statestore.interop.flink.types.base import Layout, total_width
 from statestore.interop.flink.types.byte_cursor import (
+    BYTES,
     Cursor,
     Rows,
     Skip,
+    join_parts,
     list_offsets,
     make_counted_skip,
     make_fixed_skip,
     make_sequence_skip,
     scatter,
 )
-from statestore.interop.flink.types.byte_slices import BYTES, join_parts
-from statestore.interop.flink.types.decode import build_struct, read_lists, read_non_null
-from statestore.interop.flink.types.encode import (
+from statestore.interop.flink.types.column_bytes import (
+    build_struct,
     choose_bytes,
     find_valid,
     flatten_entries,
     join_runs,
     list_lengths,
     matrix_bytes,
+    read_lists,
+    read_non_null,
     refuse_nulls,
     refuse_outside,
     refuse_repeated,

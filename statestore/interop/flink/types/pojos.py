@@ -21,10 +21,22 @@ from statestore.interop.flink.metadata.snapshot_format import (
     read_optional_map,
 )
 from statestore.interop.flink.types.base import FlinkType, short_name
-from statestore.interop.flink.types.byte_cursor import Cursor, Rows, Skip, scatter
-from statestore.interop.flink.types.byte_slices import BYTES, Places, join_parts
-from statestore.interop.flink.types.decode import build_struct, read_non_null
-from statestore.interop.flink.types.encode import EMPTY, choose_bytes, find_valid
+from statestore.interop.flink.types.byte_cursor import (
+    BYTES,
+    Cursor,
+    Places,
+    Rows,
+    Skip,
+    join_parts,
+    scatter,
+)
+from statestore.interop.flink.types.column_bytes import (
+    EMPTY,
+    build_struct,
+    choose_bytes,
+    find_valid,
+    read_non_null,
+)
 from statestore.interop.flink.types.java_types import NullableType
 
 _NULL, _ITSELF, _SUBCLASS, _TAGGED = 1, 2, 4, 8

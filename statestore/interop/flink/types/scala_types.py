@@ -29,16 +29,15 @@ from statestore.interop.flink.types.base import (
     short_name,
     total_width,
 )
-from statestore.interop.flink.types.byte_cursor import Cursor, Skip
-from statestore.interop.flink.types.byte_slices import BYTES, join_parts
-from statestore.interop.flink.types.encode import (
+from statestore.interop.flink.types.byte_cursor import BYTES, Cursor, Skip, join_parts
+from statestore.interop.flink.types.column_bytes import (
     find_valid,
     refuse_nulls,
     refuse_repeated,
     write_numbers,
 )
 from statestore.interop.flink.types.java_types import present
-from statestore.interop.flink.types.key_hash import HashCodes
+from statestore.interop.flink.types.key_hash import NONE_HASH, HashCodes, hash_product
 from statestore.interop.flink.types.layouts import (
     FLAG,
     Choice,
@@ -48,7 +47,6 @@ from statestore.interop.flink.types.layouts import (
     Tagged,
     numbered_struct,
 )
-from statestore.interop.flink.types.scala_hash import NONE_HASH, hash_product
 
 __all__ = ["CaseClassType", "OptionType", "ScalaEnumType", "TraversableType", "TryType"]
 

@@ -20,11 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import NullKeyError, UnsupportedTypeError
+from statestore.interop.flink.metadata.logical_types import INSTANT, to_nanos
 from statestore.interop.flink.metadata.snapshot_format import BASE, inner_class
-from statestore.interop.flink.types.arrow_types import INSTANT, to_nanos
-from statestore.interop.flink.types.byte_cursor import Cursor, Rows
-from statestore.interop.flink.types.byte_slices import Places
-from statestore.interop.flink.types.encode import matrix_bytes, refuse_outside
+from statestore.interop.flink.types.byte_cursor import Cursor, Places, Rows
+from statestore.interop.flink.types.column_bytes import matrix_bytes, refuse_outside
 from statestore.interop.flink.types.key_hash import KeyHash, plain_hash
 from statestore.interop.flink.types.scalar_form import ScalarForm, Width
 from statestore.keys.hashing import key_hash

@@ -11,6 +11,7 @@ from statestore.interop.flink.metadata.snapshot_format import simple
 from statestore.interop.flink.types.base import FlinkType, Layout
 from statestore.interop.flink.types.byte_cursor import Cursor
 from statestore.interop.flink.types.key_hash import (
+    SCALA_NUMBERS,
     GroupFunction,
     HashCodes,
     KeyHash,
@@ -19,12 +20,14 @@ from statestore.interop.flink.types.key_hash import (
     hash_column,
     hash_valid,
 )
-from statestore.interop.flink.types.scala_hash import SCALA_NUMBERS
-from statestore.interop.flink.types.scalar_arrays import ARRAYS
-from statestore.interop.flink.types.scalar_big_numbers import BIG_NUMBERS
 from statestore.interop.flink.types.scalar_form import ScalarForm
-from statestore.interop.flink.types.scalar_numbers import NUMBERS, PYTHON_SCALARS, WINDOWS
-from statestore.interop.flink.types.scalar_texts import TEXTS
+from statestore.interop.flink.types.scalar_numbers import (
+    BIG_NUMBERS,
+    NUMBERS,
+    PYTHON_SCALARS,
+    WINDOWS,
+)
+from statestore.interop.flink.types.scalar_texts import ARRAYS, TEXTS
 from statestore.interop.flink.types.scalar_times import TIMES
 
 _FORMS = (*NUMBERS, *BIG_NUMBERS, *TEXTS, *TIMES, *WINDOWS, *ARRAYS, *PYTHON_SCALARS)

@@ -1,8 +1,9 @@
 """Snapshots of serializers: the bytes with which a savepoint describes the types of its state.
 
-``TypeSerializerSnapshotSerializationUtil`` writes i32 2 before each snapshot. Each type
-declares its snapshots (:mod:`statestore.interop.flink.types.flink_types`), which are found by the
-name of the snapshot's class.
+``TypeSerializerSnapshotSerializationUtil`` writes i32 2 before each snapshot. Each type declares
+its snapshots, which are found by the name of the snapshot's class. The class of a type defines
+everything else that depends on the type: its name, its Arrow type, and how values are skipped, read
+and written.
 
 The snapshot of an unsupported class has no recognizable end, so nothing after it can be parsed.
 Such a class is an UnknownSnapshotError that names the class, unless the caller gives the end.
@@ -19,9 +20,57 @@ from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, i32
 from statestore.interop.flink.metadata.snapshot_format import SnapshotReader
 from statestore.interop.flink.metadata.versions import too_old
+from statestore.interop.flink.types import (
+    avro,
+    cep,
+    internal_types,
+    java_types,
+    kryo,
+    pojos,
+    scala_types,
+    scalars,
+    sql_types,
+)
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.flink_types import TYPES
 from statestore.interop.flink.types.internal_types import UnknownType
+
+TYPES: tuple[type[FlinkType], ...] = (
+    scalars.Scalar,
+    java_types.TupleType,
+    java_types.RowType,
+    java_types.ListType,
+    java_types.ArrayType,
+    java_types.MapType,
+    java_types.EitherType,
+    java_types.NullableType,
+    java_types.EnumType,
+    pojos.PojoType,
+    avro.AvroType,
+    scala_types.CaseClassType,
+    scala_types.TraversableType,
+    scala_types.ScalaEnumType,
+    scala_types.OptionType,
+    scala_types.TryType,
+    sql_types.RowDataType,
+    sql_types.BinaryRowType,
+    sql_types.ExternalType,
+    sql_types.RawType,
+    sql_types.DecimalDataType,
+    sql_types.TimestampDataType,
+    sql_types.SqlCollection,
+    cep.CepType,
+    internal_types.TtlType,
+    internal_types.TtlAwareType,
+    internal_types.TimerType,
+    internal_types.StreamElementType,
+    internal_types.PythonType,
+    internal_types.UndecodedType,
+    internal_types.JavaObjectType,
+    internal_types.UnknownType,
+    kryo.KryoType,
+)
+"""All types. The types without parameters share the class ``Scalar``, and are in ``SCALARS``."""
+
 
 BodyEnds = Mapping[int, int]
 """The end of each body of an unknown class, by the position where the body begins."""

@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from statestore.interop.flink.metadata.java_binary import i32
-from statestore.interop.flink.metadata.java_objects import read_java_object
-from statestore.interop.flink.metadata.logical_types import LogicalType, read_logical_type
+from statestore.interop.flink.metadata.java_binary import i32, read_java_object
+from statestore.interop.flink.metadata.logical_types import (
+    EXACT_IN_MILLIS,
+    LogicalType,
+    read_logical_type,
+    row_fields,
+    sql_type,
+)
 from statestore.interop.flink.metadata.snapshot_format import (
     INT,
     TABLE,
@@ -25,7 +30,6 @@ from statestore.interop.flink.metadata.snapshot_format import (
     inner_class,
     plain,
 )
-from statestore.interop.flink.types.arrow_types import EXACT_IN_MILLIS, row_fields, sql_type
 from statestore.interop.flink.types.base import FlinkType, Layout, OpaqueType, generic_name
 from statestore.interop.flink.types.binary_rows import (
     COMPACT_DIGITS,
@@ -37,9 +41,8 @@ from statestore.interop.flink.types.binary_rows import (
     encode_rows,
     to_plain_values,
 )
-from statestore.interop.flink.types.byte_cursor import Cursor, Skip, skip_sized
-from statestore.interop.flink.types.byte_slices import BYTES, join_parts
-from statestore.interop.flink.types.encode import refuse_nulls, write_numbers, write_sized
+from statestore.interop.flink.types.byte_cursor import BYTES, Cursor, Skip, join_parts, skip_sized
+from statestore.interop.flink.types.column_bytes import refuse_nulls, write_numbers, write_sized
 from statestore.interop.flink.types.key_hash import GroupFunction, groups_of_hashes
 from statestore.interop.flink.types.layouts import Leaf
 from statestore.interop.flink.types.scalar_texts import read_sized

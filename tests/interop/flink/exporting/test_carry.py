@@ -35,10 +35,9 @@ from statestore.interop.flink.metadata.handles import (
     SegmentHandle,
     StreamHandle,
 )
-from statestore.interop.flink.metadata.reader import read_metadata
-from statestore.interop.flink.metadata.writer import metadata_v3
+from statestore.interop.flink.metadata.metadata_file import metadata_v3, read_metadata
 from statestore.interop.flink.options import ExportSelection, FlinkTarget, SavepointAccess
-from statestore.interop.flink.read.savepoint_files import Places, open_source
+from statestore.interop.flink.read.savepoint_files import SavepointFiles, open_source
 from statestore.jobgraph.operators import operator_id
 from statestore.storage import open_storage
 from tests.interop.flink.goldens import Golden
@@ -74,7 +73,7 @@ def streams(operator: OperatorHandles) -> list[StreamHandle]:
 
 def contents(operator: OperatorHandles, place: Path | str, moved: dict[str, str]) -> list[bytes]:
     """Return the bytes of each handle."""
-    places = Places(open_storage(str(place)), None, moved)
+    places = SavepointFiles(open_storage(str(place)), None, moved)
     sources = (open_source(stream, places, "test") for stream in streams(operator))
     return [one.read(0, one.size) for one in sources]
 
@@ -303,7 +302,7 @@ def test_a_changelog_is_copied_with_its_files(storage: str | None, tmp_path: Pat
     assert isinstance(state, KeyGroupsHandle)
     assert isinstance(written, FileChanges)
     assert kept == inline
-    places = Places(open_storage(str(tmp_path / "to")), None, {})
+    places = SavepointFiles(open_storage(str(tmp_path / "to")), None, {})
     files = [open_source(stream, places, "m") for stream in (state.stream, written.streams[0][1])]
     assert [file.read(0, file.size) for file in files] == [b"0123456789" * 3, b"0123456789" * 2]
     assert replace(written, streams=in_file.streams) == in_file

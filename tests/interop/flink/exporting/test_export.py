@@ -24,15 +24,14 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.format.ttl import TimeToLive
-from statestore.interop.flink import export_savepoint
+from statestore.interop.flink import export_savepoint, write
 from statestore.interop.flink.exporting import export_keyed
-from statestore.interop.flink.exporting.export_rows import encode_rows
+from statestore.interop.flink.exporting.export_keyed import encode_rows
 from statestore.interop.flink.options import ExportSelection
-from statestore.interop.flink.read import group_bytes
+from statestore.interop.flink.read import savepoint_files
 from statestore.interop.flink.read.keyed_states import SavepointRows
 from statestore.interop.flink.read.savepoint import open_savepoint
-from statestore.interop.flink.write import entries
-from statestore.interop.flink.write.canonical_writer import SavepointWriter
+from statestore.interop.flink.write import SavepointWriter
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.restore.restored import RestoredKeyedState
 from statestore.snapshot.state_spec import Changes
@@ -524,10 +523,10 @@ def test_the_size_of_pieces_does_not_matter(
         max_parallelism=most,
         parallelism=3,
     )
-    for module in (export_keyed, entries):
+    for module in (export_keyed, write):
         monkeypatch.setattr(module, "PIECE_BYTES", size)
     monkeypatch.setattr(export_keyed, "CHUNK_BYTES", size)
-    monkeypatch.setattr(group_bytes, "BLOCK_BYTES", max(size, 10))
+    monkeypatch.setattr(savepoint_files, "BLOCK_BYTES", max(size, 10))
     store = StateStore.open(golden.url, parquet=ParquetOptions(memory_bytes=2**16))
     done = export_savepoint(
         store,

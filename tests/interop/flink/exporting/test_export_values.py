@@ -13,8 +13,7 @@ import pytest
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink import export_savepoint, import_savepoint
 from statestore.interop.flink.columns.part_columns import part_columns
-from statestore.interop.flink.metadata.logical_types import LogicalType
-from statestore.interop.flink.types.arrow_types import INSTANT
+from statestore.interop.flink.metadata.logical_types import INSTANT, LogicalType
 from statestore.interop.flink.types.avro import make_map_layout
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.java_types import (

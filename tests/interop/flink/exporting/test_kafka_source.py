@@ -20,7 +20,7 @@ from statestore.interop.flink.exporting.kafka_source import _assigned_partitions
 from statestore.interop.flink.importing.import_record import SavepointRecord
 from statestore.interop.flink.metadata.handles import OperatorHandles
 from statestore.interop.flink.metadata.java_binary import Reader
-from statestore.interop.flink.metadata.reader import read_metadata
+from statestore.interop.flink.metadata.metadata_file import read_metadata
 from statestore.interop.flink.options import FlinkTarget
 from statestore.interop.flink.read.operator_state import KafkaSplit, kafka_split_bytes, kafka_splits
 from tests.interop.flink.goldens import Golden

@@ -16,8 +16,7 @@ from statestore.interop.flink.exporting.export_state import export_savepoint
 from statestore.interop.flink.importing.import_record import SavepointRecord
 from statestore.interop.flink.importing.import_state import import_savepoint
 from statestore.interop.flink.metadata.handles import MasterState, SavepointMetadata
-from statestore.interop.flink.metadata.reader import read_metadata
-from statestore.interop.flink.metadata.writer import metadata_v3
+from statestore.interop.flink.metadata.metadata_file import metadata_v3, read_metadata
 from statestore.interop.flink.options import ExportSelection
 from statestore.jobgraph.operators import operator_id
 from tests.interop.flink.goldens import Golden

@@ -16,7 +16,7 @@ from statestore.interop.flink import (
     import_savepoint,
     open_savepoint,
 )
-from statestore.interop.flink.exporting.scala_classes import parse_class_mapping
+from statestore.interop.flink.exporting.job_types import parse_class_mapping
 from statestore.interop.flink.options import FlinkTarget
 from statestore.interop.flink.types.base import FlinkType, nested_types
 from statestore.interop.flink.types.java_types import TupleType

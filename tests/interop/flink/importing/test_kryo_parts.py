@@ -11,7 +11,7 @@ from statestore import StateStore
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink import export_savepoint, import_savepoint, open_savepoint
 from statestore.interop.flink.columns.state_columns import EntryForm
-from statestore.interop.flink.importing.value_probes import find_kryo_parts
+from statestore.interop.flink.importing.probes import find_kryo_parts
 from statestore.interop.flink.metadata.java_binary import i32, utf
 from statestore.interop.flink.options import FlinkTarget, SavepointHints
 from statestore.interop.flink.types.base import FlinkType

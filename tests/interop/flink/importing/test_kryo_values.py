@@ -13,7 +13,7 @@ from statestore import StateStore
 from statestore.errors import SchemaMismatchError
 from statestore.interop.flink import export_savepoint, import_savepoint, open_savepoint
 from statestore.interop.flink.columns.state_columns import EntryForm
-from statestore.interop.flink.importing.value_probes import find_value_types, set_value_class
+from statestore.interop.flink.importing.probes import find_value_types, set_value_class
 from statestore.interop.flink.options import FlinkTarget
 from statestore.interop.flink.read.keyed_states import flink_state
 from statestore.interop.flink.types.base import FlinkType

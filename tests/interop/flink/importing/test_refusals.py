@@ -35,8 +35,7 @@ from statestore.interop.flink.metadata.handles import (
     SavepointMetadata,
 )
 from statestore.interop.flink.metadata.java_binary import i8, i16, i32, i64, utf
-from statestore.interop.flink.metadata.reader import read_metadata
-from statestore.interop.flink.metadata.writer import metadata_v3
+from statestore.interop.flink.metadata.metadata_file import metadata_v3, read_metadata
 from statestore.interop.flink.options import ExportSelection, SavepointAccess, SavepointHints
 from statestore.interop.flink.read.canonical import (
     KeyedHeader,

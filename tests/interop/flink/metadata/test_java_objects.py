@@ -8,10 +8,15 @@ from __future__ import annotations
 import pytest
 
 from statestore.errors import DamagedFileError, UnsupportedTypeError
-from statestore.interop.flink.metadata.java_binary import Reader, i32, utf
-from statestore.interop.flink.metadata.java_objects import JAVA_STREAM, skip_java_object
-from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.decode import decode_values
+from statestore.interop.flink.metadata.java_binary import (
+    JAVA_STREAM,
+    Reader,
+    i32,
+    skip_java_object,
+    utf,
+)
+from statestore.interop.flink.types.byte_cursor import Spans
+from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.internal_types import JavaObjectType
 from statestore.interop.flink.types.java_types import TupleType
 from statestore.interop.flink.types.scalars import Scalar

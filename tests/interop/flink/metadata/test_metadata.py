@@ -30,8 +30,7 @@ from statestore.interop.flink.metadata.handles import (
     Subtask,
 )
 from statestore.interop.flink.metadata.java_binary import i8, i32, i64, utf
-from statestore.interop.flink.metadata.reader import read_metadata
-from statestore.interop.flink.metadata.writer import metadata_v3
+from statestore.interop.flink.metadata.metadata_file import metadata_v3, read_metadata
 
 names = st.text(max_size=20)
 paths = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=20)

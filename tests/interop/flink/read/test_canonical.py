@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from statestore.errors import DamagedFileError, FormatVersionError
 from statestore.interop.flink.metadata.java_binary import i32
-from statestore.interop.flink.read import group_bytes
+from statestore.interop.flink.read import savepoint_files
 from statestore.interop.flink.read.canonical import (
     Entries,
     KeyedHeader,
@@ -21,7 +21,7 @@ from statestore.interop.flink.read.canonical import (
     read_entries,
     read_header,
 )
-from statestore.interop.flink.read.group_bytes import BLOCK_BYTES, GroupBytes, Window
+from statestore.interop.flink.read.savepoint_files import BLOCK_BYTES, GroupBytes, Window
 from statestore.interop.flink.read.snappy import frame_pieces
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.scalars import Scalar
@@ -95,7 +95,7 @@ def pairs(found: Entries) -> list[tuple[bytes, bytes]]:
 def read(data: bytes, *, is_compressed: bool = False, block: int = BLOCK_BYTES) -> Groups:
     """Read a key group, and each of its states separately, in blocks of this many bytes."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(group_bytes, "BLOCK_BYTES", block)
+        patched.setattr(savepoint_files, "BLOCK_BYTES", block)
         source = Source(bytes(100) + data)
         group = GroupBytes(source, 5, 100, 100 + len(data), [] if is_compressed else None)
         window = group.window()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statestore.interop.flink.read.checksums import BLOCK_CHECKSUMS, masked_crc32c
+from statestore.interop.flink.read.snappy import BLOCK_CHECKSUMS, masked_crc32c
 
 
 def test_crc32c_is_castagnoli_and_masked() -> None:

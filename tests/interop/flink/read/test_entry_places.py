@@ -8,7 +8,7 @@ import pytest
 
 from statestore.errors import DamagedFileError
 from statestore.interop.flink.metadata.java_binary import Reader
-from statestore.interop.flink.read.entry_places import entry_places
+from statestore.interop.flink.read.canonical import entry_places
 from tests.interop.flink.entries import key_group_bytes
 
 TRAPS = (

@@ -12,14 +12,13 @@ import pyarrow as pa
 import pytest
 
 from statestore.errors import IncompatibleStateError, UnsupportedTypeError
-from statestore.interop.flink.metadata.reader import read_metadata
-from statestore.interop.flink.metadata.writer import metadata_v3
+from statestore.interop.flink.metadata.metadata_file import metadata_v3, read_metadata
 from statestore.interop.flink.options import SavepointAccess
 from statestore.interop.flink.read.keyed_states import SavepointRows
 from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE, kafka_splits
 from statestore.interop.flink.read.savepoint import FlinkOperator, FlinkSavepoint, open_savepoint
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.encode import encode_list
+from statestore.interop.flink.types.column_bytes import encode_list
 from statestore.interop.flink.types.java_types import ListType, MapType, TupleType
 from statestore.jobgraph.operators import operator_id
 from tests.interop.flink.goldens import GOLDENS, Golden, few

@@ -18,9 +18,9 @@ from statestore.interop.flink import open_savepoint
 from statestore.interop.flink.metadata.java_binary import Reader, i32
 from statestore.interop.flink.options import SavepointAccess
 from statestore.interop.flink.read.canonical import Entries
-from statestore.interop.flink.read.group_bytes import GroupBytes
 from statestore.interop.flink.read.heap import HeapEntries
 from statestore.interop.flink.read.keyed_states import FlinkState, StateForm, flink_state
+from statestore.interop.flink.read.savepoint_files import GroupBytes
 from statestore.interop.flink.read.snappy import frame_pieces
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.internal_types import TimerType

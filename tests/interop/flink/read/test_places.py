@@ -20,11 +20,10 @@ from statestore.interop.flink.metadata.handles import (
     StreamHandle,
     Subtask,
 )
-from statestore.interop.flink.metadata.reader import read_metadata
-from statestore.interop.flink.metadata.writer import metadata_v3
+from statestore.interop.flink.metadata.metadata_file import metadata_v3, read_metadata
 from statestore.interop.flink.options import SavepointAccess
 from statestore.interop.flink.read.savepoint import FlinkSavepoint, open_savepoint
-from statestore.interop.flink.read.savepoint_files import Places
+from statestore.interop.flink.read.savepoint_files import SavepointFiles
 from statestore.interop.flink.types.scalars import Scalar
 from statestore.storage import open_storage
 from tests.interop.flink.goldens import Golden
@@ -180,7 +179,7 @@ def test_a_bucket_elsewhere_is_never_contacted(tmp_path: Path) -> None:
 )
 def test_urls_are_compared_by_their_parts(url: str, is_read: bool) -> None:
     storage = open_storage("s3://bucket/job/chk-3")
-    places = Places(storage, None, {"/flink": "s3://moved/here"}, ("s3a://allowed/x/",))
+    places = SavepointFiles(storage, None, {"/flink": "s3://moved/here"}, ("s3a://allowed/x/",))
     if is_read:
         places.refuse_outside(url)
         return

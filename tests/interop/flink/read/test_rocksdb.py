@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 
 from statestore.errors import DamagedFileError, FormatVersionError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import varint
-from statestore.interop.flink.read.checksums import BLOCK_CHECKSUMS
-from statestore.interop.flink.read.rocksdb import RocksTable, open_table
-from statestore.interop.flink.read.rocksdb_live import live_key_groups
+from statestore.interop.flink.read.rocksdb import RocksTable, live_key_groups, open_table
+from statestore.interop.flink.read.snappy import BLOCK_CHECKSUMS
 from statestore.keys.groups import KeyGroupRange
 from tests.interop.flink.goldens import FOLDER
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import i32, utf
 from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo, header_bytes
-from statestore.interop.flink.read.unknown_snapshots import read_whole_header, read_whole_snapshot
+from statestore.interop.flink.read.operator_parts import read_whole_header, read_whole_snapshot
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.internal_types import UnknownType
 from statestore.interop.flink.types.java_types import ListType

@@ -29,8 +29,8 @@ from statestore.interop.flink.types.avro import (
     make_union_layout,
 )
 from statestore.interop.flink.types.base import Layout
-from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.decode import decode_values
+from statestore.interop.flink.types.byte_cursor import Spans
+from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.layouts import Block
 from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.serializer_snapshots import read_snapshot

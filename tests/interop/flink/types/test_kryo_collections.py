@@ -11,12 +11,12 @@ import pytest
 from statestore import StateStore
 from statestore.errors import DamagedFileError, InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink import FlinkTarget, export_savepoint, import_savepoint, open_savepoint
-from statestore.interop.flink.exporting.scala_classes import parse_class_mapping
+from statestore.interop.flink.exporting.flink_versions import parse_collection
+from statestore.interop.flink.exporting.job_types import parse_class_mapping
 from statestore.interop.flink.options import ExportSelection
-from statestore.interop.flink.types.byte_slices import BYTES, Spans
-from statestore.interop.flink.types.decode import decode_values
+from statestore.interop.flink.types.byte_cursor import BYTES, Spans
+from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.kryo import KryoType
-from statestore.interop.flink.types.kryo_collections import parse_collection
 from statestore.jobgraph.operators import operator_id
 from tests.interop.flink.goldens import Golden
 from tests.interop.flink.test_real_flink import HEAP, NEWEST, comparable, dumped

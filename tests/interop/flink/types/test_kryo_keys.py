@@ -15,8 +15,8 @@ from statestore.errors import SchemaMismatchError, UnsupportedTypeError
 from statestore.interop.flink import ImportedSavepoint, export_savepoint, import_savepoint
 from statestore.interop.flink.columns.state_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.interop.flink.options import SavepointHints
-from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.decode import decode_values
+from statestore.interop.flink.types.byte_cursor import Spans
+from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.kryo import KryoType
 from statestore.interop.flink.types.scalars import Scalar
 from statestore.jobgraph.operators import operator_id

@@ -14,8 +14,8 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink import export_savepoint, import_savepoint
 from statestore.interop.flink.metadata.java_binary import i32
 from statestore.interop.flink.read.savepoint import open_savepoint
-from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.decode import decode_values
+from statestore.interop.flink.types.byte_cursor import Spans
+from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.scalars import Scalar
 from statestore.keys.arrow_numbers import whole_texts
 from statestore.keys.big_numbers import digits_of, integer_of

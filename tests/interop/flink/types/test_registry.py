@@ -20,10 +20,9 @@ from statestore.interop.flink.types.avro import (
     make_union_layout,
 )
 from statestore.interop.flink.types.base import FlinkType, Layout
-from statestore.interop.flink.types.byte_slices import Spans
+from statestore.interop.flink.types.byte_cursor import Spans
 from statestore.interop.flink.types.cep import CepType
-from statestore.interop.flink.types.decode import decode_values
-from statestore.interop.flink.types.flink_types import TYPES
+from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.internal_types import (
     JavaObjectType,
     PythonType,
@@ -57,7 +56,7 @@ from statestore.interop.flink.types.scala_types import (
     TryType,
 )
 from statestore.interop.flink.types.scalars import SCALARS, Scalar
-from statestore.interop.flink.types.serializer_snapshots import read_snapshot
+from statestore.interop.flink.types.serializer_snapshots import TYPES, read_snapshot
 from statestore.interop.flink.types.sql_types import (
     BinaryRowType,
     DecimalDataType,

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from statestore.errors import DamagedFileError, InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, i32
-from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
-from statestore.interop.flink.types.arrow_types import sql_type
+from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type, sql_type
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.decode import decode_values
+from statestore.interop.flink.types.byte_cursor import Spans
+from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.internal_types import StreamElementType
 from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.serializer_snapshots import read_snapshot

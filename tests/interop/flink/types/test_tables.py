@@ -19,8 +19,8 @@ from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.importing.import_record import SavepointRecord
 from statestore.interop.flink.metadata.java_binary import Reader, i8, i32, utf
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.decode import decode_values
+from statestore.interop.flink.types.byte_cursor import Spans
+from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.internal_types import UnknownType
 from statestore.interop.flink.types.java_types import EitherType, ListType, MapType
 from statestore.interop.flink.types.scalars import Scalar

@@ -20,10 +20,13 @@ from statestore.errors import (
 from statestore.interop.flink.metadata.java_binary import Reader, string_value
 from statestore.interop.flink.read.keyed_states import check_key_groups, flink_state
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.byte_cursor import Cursor
-from statestore.interop.flink.types.byte_slices import Spans
-from statestore.interop.flink.types.decode import decode_list, decode_map_values, decode_values
-from statestore.interop.flink.types.encode import encode_list
+from statestore.interop.flink.types.byte_cursor import Cursor, Spans
+from statestore.interop.flink.types.column_bytes import (
+    decode_list,
+    decode_map_values,
+    decode_values,
+    encode_list,
+)
 from statestore.interop.flink.types.java_types import ListType
 from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.serializer_snapshots import read_snapshot

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.spark.new_query.bootstrap_location import bootstrap_location
-from statestore.interop.spark.new_query.planned_query import plan_query
+from statestore.interop.spark.bootstrap_location import bootstrap_location
+from statestore.interop.spark.planned_query import plan_query
 from tests.interop.spark.queries import texts
 
 VERSIONS = 4

@@ -17,9 +17,9 @@ from statestore.errors import (
     StorageError,
     UnsupportedTypeError,
 )
+from statestore.interop.spark.bootstrap_location import bootstrap_location
 from statestore.interop.spark.location import CheckpointLocation
-from statestore.interop.spark.new_query.bootstrap_location import bootstrap_location
-from statestore.interop.spark.new_query.planned_query import plan_query
+from statestore.interop.spark.planned_query import plan_query
 from statestore.spark.session_settings import session_settings
 from statestore.storage import LocalStorage, Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
@@ -182,7 +182,7 @@ def test_a_start_that_dies_leaves_no_location_that_starts(
 ) -> None:
     """An error of the storage in the first or the last step before the location is unblocked."""
     plan = plan_query(counts(spark, source), output_mode="update")
-    module = "statestore.interop.spark.new_query.bootstrap_location"
+    module = "statestore.interop.spark.bootstrap_location"
 
     def write_to(storage: Storage) -> None:
         monkeypatch.setattr(f"{module}.open_storage", lambda _url, _options: storage)

@@ -18,9 +18,9 @@ from statestore.errors import (
     SchemaMismatchError,
     UnsupportedTypeError,
 )
-from statestore.interop.spark.new_query.planned_query import PlannedQuery, plan_query
-from statestore.interop.spark.new_query.table_fit import fit_table, refuse_unfit_rows
-from statestore.interop.spark.new_query.wanted_states import WantedState
+from statestore.interop.spark.planned_query import PlannedQuery, plan_query
+from statestore.interop.spark.table_fit import fit_table, refuse_unfit_rows
+from statestore.interop.spark.wanted_states import WantedState
 from statestore.interop.tables.table_formats import open_query, open_table
 from statestore.spark.session_settings import session_settings
 from tests.interop.spark.queries import events, stream

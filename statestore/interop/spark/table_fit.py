@@ -25,9 +25,8 @@ from pyspark.sql import types as T
 
 from statestore.display import counted
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
-from statestore.interop.spark.columns import KEY_BYTES
-from statestore.interop.spark.new_query.wanted_states import WantedState
 from statestore.interop.spark.rows import encode_rows
+from statestore.interop.spark.wanted_states import WantedState
 from statestore.interop.tables.source_table import SourceTable, convert_text
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.fit_columns import fit_column
@@ -36,7 +35,7 @@ from statestore.spark.compat import schema_of_arrow as spark_schema_of
 from statestore.spark.error_cause import example_rows
 from statestore.spark.hashing import column_of
 from statestore.spark.state_writer import frame_of
-from statestore.spark.structs import Leaf, leaf_value, number_fields
+from statestore.spark.structs import KEY_BYTES, Leaf, leaf_value, number_fields
 
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _DIGITS = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}

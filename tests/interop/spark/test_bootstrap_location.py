@@ -18,10 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, StateStoreError
+from statestore.interop.spark.bootstrap_location import bootstrap_location
 from statestore.interop.spark.location import CheckpointLocation
-from statestore.interop.spark.new_query.bootstrap_location import bootstrap_location
-from statestore.interop.spark.new_query.planned_query import PlannedQuery, plan_query
 from statestore.interop.spark.parts import list_parts, map_columns, read_stored_rows
+from statestore.interop.spark.planned_query import PlannedQuery, plan_query
 from statestore.interop.spark.state_files import Provider
 from statestore.interop.spark.state_reader import prepared_session
 from statestore.storage import open_storage

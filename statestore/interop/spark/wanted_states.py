@@ -16,8 +16,7 @@ from pyspark.sql import types as T
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.spark.columns import StoreColumns
-from statestore.interop.spark.operators import JOIN, find_operator_kind
-from statestore.interop.spark.parts import Columns, PartForm, StatePart
+from statestore.interop.spark.parts import JOIN, Columns, PartForm, StatePart, find_operator_kind
 
 _MATCHED = "matched"
 JOIN_ROWS, JOIN_COUNTS = "keyWithIndexToValue", "keyToNumValues"

@@ -1,1 +1,0 @@
-"""Write keyed state in Flink's canonical format."""
