@@ -24,7 +24,6 @@ from statestore.interop.spark.location_writer import (
     StoreRows,
     Target,
     check_shape,
-    plan_store,
     write_location,
 )
 from statestore.interop.spark.parts import PartForm
@@ -277,10 +276,8 @@ def bootstrap_location(
             reporter(f"check the table for {state.name}")
             refuse_unfit_rows(fitted[state.name], state)
         stores = build_stores(planned, fitted, partitions)
-        if dry_run:
-            written = tuple(plan_store(store, partitions, reporter) for store in stores)
-        else:
-            written = write_location(spark, target, record, stores, (partitions, chosen), reporter)
+        shape = (partitions, chosen)
+        written = write_location(spark, target, record, stores, shape, reporter, dry_run=dry_run)
     return BootstrappedLocation(
         location=target.storage.url,
         query_id=record.query_id,

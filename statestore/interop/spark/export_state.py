@@ -37,7 +37,6 @@ from statestore.interop.spark.location_writer import (
     Target,
     check_shape,
     choose_provider,
-    plan_store,
     write_location,
 )
 from statestore.interop.spark.parts import (
@@ -160,10 +159,8 @@ def export_checkpoint(
     new = Target(open_storage(location, storage_options), record.batch)
     new.refuse_used((store.url, record.location))
     reporter = ProgressReporter(on_progress, len(states))
-    if dry_run:
-        stores = tuple(plan_store(state, partitions, reporter) for state in states)
-    else:
-        stores = write_location(spark, new, record, states, (partitions, chosen), reporter)
+    shape = (partitions, chosen)
+    stores = write_location(spark, new, record, states, shape, reporter, dry_run=dry_run)
     return ExportedLocation(
         store=store.url,
         checkpoint_id=restored.checkpoint_id,
@@ -323,11 +320,8 @@ def repartition_location(
             refuse_unwritable(record, store, chosen)
         if needs_rewriter(record, chosen):
             check_spark(spark)
-        if dry_run:
-            written = tuple(plan_store(state, partitions, reporter) for state in states)
-        else:
-            shape = (partitions, chosen)
-            written = write_location(spark, new, record, states, shape, reporter)
+        shape = (partitions, chosen)
+        written = write_location(spark, new, record, states, shape, reporter, dry_run=dry_run)
     return RepartitionedLocation(
         source=old.url,
         location=new.storage.url,

@@ -193,9 +193,16 @@ def write_location(
     states: Sequence[StoreRows],
     shape: tuple[int, Provider],
     reporter: ProgressReporter,
+    *,
+    dry_run: bool,
 ) -> tuple[ExportedStore, ...]:
-    """Write and verify the location, and then unblock it for Spark; return its contents."""
+    """Write and verify the location, and then unblock it for Spark; return its contents.
+
+    With ``dry_run``, return the rows that would be written, and the bytes of their keys and values.
+    """
     partitions, provider = shape
+    if dry_run:
+        return tuple(_plan_store(state, partitions, reporter) for state in states)
     logs, batch = dict(record.logs), record.batch
     written, ids = CheckpointLocation(target.storage), None
     names: tuple[str, ...] = ()
@@ -234,7 +241,7 @@ class ProgressReporter:
         self._done += 1
 
 
-def plan_store(store: StoreRows, partitions: int, reporter: ProgressReporter) -> ExportedStore:
+def _plan_store(store: StoreRows, partitions: int, reporter: ProgressReporter) -> ExportedStore:
     """Return the rows that would be written for a store, and the bytes of their keys and values."""
     imported = store.imported
     reporter(f"{imported.store} of operator {imported.operator}")

@@ -116,18 +116,26 @@ def parse_declared_type(text: str, where: str) -> DeclaredType:
         InvalidArgumentError: if the text is not a type.
     """
     try:
-        if text.count("<") + text.count("[") > _MOST_BRACKETS:
-            raise ValueError(text)
-        tokens = iter([*_tokenize(text), ""])
-        parsed, last = _parse_type(tokens, next(tokens))
-        if last:
-            raise ValueError(last)
-    except (ValueError, StopIteration):
+        return _to_java_type(parse_type_tree(text))
+    except ValueError:
         raise InvalidArgumentError(
             f"{where}: {text!r} is not a type: write it as in Java, such as Long, "
             "Tuple2<String, Long>, Row<id Long, name String>, List<String>, long[], or "
             "com.acme.Account for a class of the job"
         ) from None
+
+
+def parse_type_tree(text: str) -> DeclaredType:
+    """Parse names with types between their brackets, whatever the names are.
+
+    Raises ValueError for another text.
+    """
+    if text.count("<") + text.count("[") > _MOST_BRACKETS:
+        raise ValueError(text)
+    tokens = _tokenize(text)
+    parsed, last = _parse_type(tokens, next(tokens, ""))
+    if last:
+        raise ValueError(last)
     return parsed
 
 
@@ -142,28 +150,18 @@ def _tokenize(text: str) -> Iterator[str]:
 
 
 def _parse_type(tokens: Iterator[str], word: str) -> tuple[DeclaredType, str]:
-    """Return the type that begins with ``word``, and the token after it."""
-    name = _PACKAGE.sub("", word)
-    if not name or not (name[0].isalpha() or name[0] in "_$"):
+    """Return the type that begins with ``word``, and the token after it, empty at the end."""
+    if not word or not (word[0].isalpha() or word[0] in "_$"):
         raise ValueError(word)
-    tuple_name = _TUPLE.fullmatch(name)
     parts: list[DeclaredType] = []
     names: list[str] = []
-    last = next(tokens)
+    last = next(tokens, "")
     if last == "<":
         parts, names = _parse_parts(tokens)
-        last = next(tokens)
-    if tuple_name is not None:
-        name = "Tuple"
-        if tuple_name[1] and int(tuple_name[1]) != len(parts):
-            raise ValueError(word)
-    elif parts and name != "Row" and _COUNTS.get(name) != len(parts):
-        raise ValueError(word)
-    if names and (name != "Row" or len({*names}) != len(parts)):
-        raise ValueError(word)
-    parsed = DeclaredType(name, tuple(parts), tuple(names))
+        last = next(tokens, "")
+    parsed = DeclaredType(word, tuple(parts), tuple(names))
     while last == "[]":
-        parsed, last = DeclaredType("[]", (parsed,)), next(tokens)
+        parsed, last = DeclaredType("[]", (parsed,)), next(tokens, "")
     return parsed, last
 
 
@@ -172,7 +170,7 @@ def _parse_parts(tokens: Iterator[str]) -> tuple[list[DeclaredType], list[str]]:
     parts, names = [], []
     last = ","
     while last == ",":
-        part, last = _parse_type(tokens, next(tokens))
+        part, last = _parse_type(tokens, next(tokens, ""))
         if last not in (",", ">", ""):  # a name before its type
             if part.parts or "." in part.name:
                 raise ValueError(last)
@@ -184,13 +182,27 @@ def _parse_parts(tokens: Iterator[str]) -> tuple[list[DeclaredType], list[str]]:
     return parts, names
 
 
+def _to_java_type(tree: DeclaredType) -> DeclaredType:
+    """Return a type without the packages of known classes; ValueError for wrong parts."""
+    name, parts = _PACKAGE.sub("", tree.name), tuple(map(_to_java_type, tree.parts))
+    tuple_name = _TUPLE.fullmatch(name)
+    if tuple_name is not None:
+        name = "Tuple"
+        if tuple_name[1] and int(tuple_name[1]) != len(parts):
+            raise ValueError(tree)
+    elif parts and name not in ("Row", "[]") and _COUNTS.get(name) != len(parts):
+        raise ValueError(tree)
+    if tree.names and (name != "Row" or len({*tree.names}) != len(parts)):
+        raise ValueError(tree)
+    return DeclaredType(name, parts, tree.names)
+
+
 UNDECLARED = (
     "PyFlink stores no types: declare the type of the state, for example type = 'ValueState<LONG>'"
 )
 """The reason why the values of an undeclared state stay bytes."""
 
 _PREFIX = "python-state-"
-_PYTHON_TOKEN = re.compile(r"\s*([A-Za-z_]+|[<>,])\s*")
 _BAGS = ("ValueState", "ReducingState", "AggregatingState")
 _MAP, _LIST = "MapState", "ListState"
 _BYTES = Scalar("byte[]")
@@ -316,44 +328,21 @@ def _replace_innermost(flink_type: FlinkType, value: PythonType) -> FlinkType:
 
 def _parse_declaration(declared: str) -> tuple[str, list[FlinkType]]:
     """Return the kind of a declared state, and the types between its brackets."""
-    tokens, position = [], 0
-    while position < len(declared):
-        token = _PYTHON_TOKEN.match(declared, position)
-        if token is None:
-            raise _declaration_error(declared)
-        tokens.append(token[1])
-        position = token.end()
-    words = iter([*tokens, ""])
-    name, last = next(words), ""
-    parts: list[FlinkType] = []
-    if next(words, "") == "<":
-        parts, last = _parse_types(words, declared)
-    if last != ">" or next(words, ""):
+    try:
+        tree = parse_type_tree(declared)
+    except ValueError:
+        raise _declaration_error(declared) from None
+    if not tree.parts or tree.names:
         raise _declaration_error(declared)
-    return name, parts
+    return tree.name, [_build_type(part, declared) for part in tree.parts]
 
 
-def _parse_types(words: Iterator[str], declared: str) -> tuple[list[FlinkType], str]:
-    """Return the types up to a closing bracket, and the bracket itself."""
-    types: list[FlinkType] = []
-    while True:
-        name, separator = next(words, ""), next(words, "")
-        inner: list[FlinkType] = []
-        if separator == "<":
-            inner, last = _parse_types(words, declared)
-            if last != ">":
-                raise _declaration_error(declared)
-            separator = next(words, "")
-        types.append(_build_type(name, inner, declared))
-        if separator != ",":
-            return types, separator
-
-
-def _build_type(name: str, inner: list[FlinkType], declared: str) -> FlinkType:
-    if name in _SCALARS and not inner:
-        return Scalar(_SCALARS[name])
-    if name in _NESTED and inner:
-        count, make = _NESTED[name]
+def _build_type(tree: DeclaredType, declared: str) -> FlinkType:
+    inner = [_build_type(part, declared) for part in tree.parts]
+    if tree.name in _SCALARS and not inner:
+        return Scalar(_SCALARS[tree.name])
+    if tree.name in _NESTED and inner and not tree.names:
+        count, make = _NESTED[tree.name]
         if count in (None, len(inner)):
             return make(inner)
     raise _declaration_error(declared)

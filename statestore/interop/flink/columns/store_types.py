@@ -190,7 +190,7 @@ def value_column(stored: pa.DataType) -> Part:
         name = "LocalDateTime" if stored.tz is None else "Instant"
         return Part(stored, Scalar(name), _split_micros, _join_micros)
     if types.is_decimal128(stored):
-        return _text_column(stored, "BigDecimal")
+        return cast_column(stored, "BigDecimal", pa.string())
     if types.is_struct(stored):
         parts = [value_column(field.type) for field in stored]
         return row_column(stored, parts)
@@ -215,30 +215,13 @@ def key_column(stored: pa.DataType, java: JavaType) -> Part:
     if name == "Character":
         return _character_column(stored)
     if name == "BigInteger" and pa.types.is_decimal(stored):
-        whole = pa.decimal128(38, 0)
-        return Part(
-            stored,
-            Scalar(name),
-            lambda array: array.cast(whole).cast(pa.string()),
-            lambda array, stored: array.cast(whole).cast(stored),
-        )
+        return cast_column(stored, name, pa.string(), via=pa.decimal128(38, 0))
     if name == "BigInteger":
-        return _text_column(stored, name)
+        return cast_column(stored, name, pa.string())
     if name == "BigDecimal" and java.digits is not None:
-        digits = pa.decimal128(38, java.digits[1])
-        return Part(
-            stored,
-            Scalar(name),
-            lambda array: array.cast(digits).cast(pa.string()),
-            lambda array, stored: array.cast(digits).cast(stored),
-        )
+        return cast_column(stored, name, pa.string(), via=pa.decimal128(38, java.digits[1]))
     if name == "LocalDate":
-        return Part(
-            stored,
-            Scalar(name),
-            lambda array: array.cast(pa.int32()).cast(pa.date32()),
-            lambda array, stored: array.cast(pa.int32()).cast(stored),
-        )
+        return cast_column(stored, name, pa.date32(), via=pa.int32())
     return _time_key(stored, java)
 
 
@@ -422,34 +405,25 @@ def identity_column(stored: pa.DataType, name: str) -> Part:
     return Part(stored, Scalar(name), lambda array: array, cast_to)
 
 
-def cast_column(stored: pa.DataType, name: str, arrow: pa.DataType) -> Part:
-    """Return the conversions for a whole number that Flink has as another type."""
-    width: pa.DataType = pa.int64() if pa.types.is_temporal(arrow) else arrow
+def cast_column(
+    stored: pa.DataType, name: str, arrow: pa.DataType, via: pa.DataType | None = None
+) -> Part:
+    """Return the conversions of a column that Flink has as the type ``arrow``.
+
+    Both directions cast to ``via`` first, by default to ``arrow``, or for times to whole numbers.
+    """
+    between: pa.DataType = via or (pa.int64() if pa.types.is_temporal(arrow) else arrow)
     return Part(
         stored,
         Scalar(name),
-        lambda array: array.cast(width).cast(arrow),
-        lambda array, stored: array.cast(width).cast(stored),
-    )
-
-
-def _text_column(stored: pa.DataType, name: str) -> Part:
-    return Part(
-        stored,
-        Scalar(name),
-        lambda array: array.cast(pa.string()),
-        cast_to,
+        lambda array: array.cast(between).cast(arrow),
+        lambda array, stored: array.cast(between).cast(stored),
     )
 
 
 def _character_column(stored: pa.DataType) -> Part:
     if pa.types.is_integer(stored):
-        return Part(
-            stored,
-            Scalar("Character"),
-            lambda array: array.cast(pa.uint16()),
-            cast_to,
-        )
+        return cast_column(stored, "Character", pa.uint16())
     return Part(
         stored,
         Scalar("Character"),

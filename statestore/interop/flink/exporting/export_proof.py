@@ -90,10 +90,7 @@ def _combine_batch(
 
 def _concatenate(pieces: list[Spans]) -> Spans:
     whole = pa.concat_arrays([piece.arrow().cast(pa.large_binary()) for piece in pieces])
-    _, offsets, content = whole.buffers()
-    edges = np.frombuffer(offsets, np.int64, len(whole) + 1)
-    data = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
-    return Spans(data, edges[:-1], edges[1:], pieces[0].name)
+    return Spans.from_array(whole, pieces[0].name)
 
 
 def _rebuild_rows(

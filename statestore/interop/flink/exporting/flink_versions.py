@@ -11,8 +11,7 @@ does not have this type, so the user declares it.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.format.left_out import LeftOutState
+from statestore.interop.flink.columns.declared_types import DeclaredType, parse_type_tree
 from statestore.interop.flink.columns.part_columns import with_type
 from statestore.interop.flink.columns.state_columns import EntryForm
 from statestore.interop.flink.columns.store_types import Part
@@ -269,8 +269,6 @@ def _set_columns(rows: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
 Collections = Mapping[tuple[str, str], FlinkType]
 """The types of fields, by the class that declares the field, and the field's name."""
 
-_TOKEN = re.compile(r"\s*([A-Za-z]+|[<>,])")
-
 
 def read_collections(flink_type: FlinkType, collections: Collections) -> FlinkType:
     """Return a type that reads the declared fields as Kryo 2 wrote them."""
@@ -325,13 +323,11 @@ def parse_collection(text: object, name: str) -> FlinkType:
         InvalidArgumentError: for anything but a ``List``, ``Set`` or ``Map`` of simple types.
     """
     try:
-        if not isinstance(text, str):
-            raise ValueError
-        tokens = _tokenize(text)
-        content = _parse_type(tokens)
-        if next(tokens, None) is not None or isinstance(content, Scalar):
-            raise ValueError
-    except (ValueError, StopIteration):
+        tree = parse_type_tree(text) if isinstance(text, str) else DeclaredType("")
+        content = _build_collection(tree)
+        if isinstance(content, Scalar):
+            raise ValueError(text)
+    except ValueError:
         raise InvalidArgumentError(
             f"the field {name} is declared as {text!r}: declare List<…>, Set<…> or Map<…, …> of "
             f"these or of {', '.join(SIMPLE)}"
@@ -339,33 +335,15 @@ def parse_collection(text: object, name: str) -> FlinkType:
     return content
 
 
-def _tokenize(text: str) -> Iterator[str]:
-    position = 0
-    while text[position:].strip():
-        found = _TOKEN.match(text, position)
-        if found is None:
-            raise ValueError
-        yield found[1]
-        position = found.end()
-
-
-def _parse_type(tokens: Iterator[str]) -> FlinkType:
-    name = next(tokens)
-    if name in SIMPLE:
-        return Scalar(name)
-    _expect(tokens, "<")
-    first = _parse_type(tokens)
-    if name == "Map":
-        _expect(tokens, ",")
-        parsed: FlinkType = MapType(first, _parse_type(tokens))
-    elif name in ("List", "Set"):
-        parsed = ListType(first, "Set" if name == "Set" else "List")
-    else:
-        raise ValueError
-    _expect(tokens, ">")
-    return parsed
-
-
-def _expect(tokens: Iterator[str], token: str) -> None:
-    if next(tokens) != token:
-        raise ValueError
+def _build_collection(tree: DeclaredType) -> FlinkType:
+    """Return the type of a simple class or of a collection; ValueError for another one."""
+    inner = [_build_collection(part) for part in tree.parts]
+    match tree.name, inner:
+        case name, [] if name in SIMPLE:
+            return Scalar(name)
+        case "Map", [key, value] if not tree.names:
+            return MapType(key, value)
+        case ("List" | "Set") as form, [element] if not tree.names:
+            return ListType(element, form)
+        case _:
+            raise ValueError(tree)

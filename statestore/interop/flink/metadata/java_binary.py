@@ -13,7 +13,7 @@ located.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -283,6 +283,12 @@ def utf(text: str) -> bytes:
     return len(data).to_bytes(2, "big") + data
 
 
+def big_integer(value: int) -> bytes:
+    """Encode ``BigInteger.toByteArray``: two's complement without spare bytes."""
+    width = (value + (value < 0)).bit_length() // 8 + 1
+    return value.to_bytes(width, "big", signed=True)
+
+
 def varint(value: int) -> bytes:
     """Encode a number as a varint: 7 bits per byte, lowest bits first."""
     encoded = bytearray()
@@ -334,6 +340,12 @@ class _Class:
     flags: int = 0
     fields: tuple[tuple[str, str], ...] = ()
     superclass: _Class | None = None
+
+
+_NUMBER_READERS: Mapping[str, Callable[[Reader], object]] = {
+    "B": Reader.i8, "Z": Reader.bool, "S": Reader.i16, "C": Reader.u16, "I": Reader.i32,
+    "J": Reader.i64, "F": Reader.f32, "D": Reader.f64,
+}  # fmt: skip
 
 
 def read_java_object(reader: Reader) -> object:
@@ -485,27 +497,11 @@ class _Stream:
         return {name: self.read_value(code) for name, code in java_class.fields}
 
     def read_value(self, code: str) -> object:
-        reader = self.reader
-        match code:
-            case "B":
-                return reader.i8()
-            case "Z":
-                return reader.bool()
-            case "S":
-                return reader.i16()
-            case "C":
-                return reader.u16()
-            case "I":
-                return reader.i32()
-            case "J":
-                return reader.i64()
-            case "F":
-                return reader.f32()
-            case "D":
-                return reader.f64()
-            case "L" | "[":
-                return self.read_content()
-        raise reader.error(f"{code!r} is not a valid type of a Java field")
+        if code in _NUMBER_READERS:
+            return _NUMBER_READERS[code](self.reader)
+        if code in ("L", "["):
+            return self.read_content()
+        raise self.reader.error(f"{code!r} is not a valid type of a Java field")
 
     def read_enum(self) -> JavaObject:
         enum_class = self.read_class()

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink.metadata.java_binary import big_integer
 from statestore.interop.flink.metadata.logical_types import (
     EXACT_IN_MILLIS,
     INSTANT,
@@ -469,9 +470,9 @@ def _encode_word(column: LogicalType, value: Any, tail: bytearray, first: int) -
     if column.root == "DECIMAL":
         if column.precision <= COMPACT_DIGITS:
             return int(value).to_bytes(_WORD, "little", signed=True)
-        width = (value + (value < 0)).bit_length() // 8 + 1
-        tail += int(value).to_bytes(width, "big", signed=True).ljust(2 * _WORD, b"\0")
-        return int(offset | width).to_bytes(_WORD, "little")
+        digits = big_integer(int(value))
+        tail += digits.ljust(2 * _WORD, b"\0")
+        return int(offset | len(digits)).to_bytes(_WORD, "little")
     if isinstance(value, tuple):
         tail += int(value[0]).to_bytes(_WORD, "little", signed=True)
         return int(offset | value[1]).to_bytes(_WORD, "little")

@@ -122,7 +122,7 @@ def read_elements(element: Layout, cursor: Cursor, counts: Places) -> tuple[pa.A
     """Read lists of consecutive elements; return the elements and the end of each list."""
     width = element.fixed_width
     if width is None:
-        starts, ends = scan_elements(element.skipper(), cursor, counts)
+        starts, ends = _scan_elements(element.skipper(), cursor, counts)
     else:
         ends = cursor.position + counts * width
         cursor.refuse(ends > cursor.end, "a list exceeds its value")
@@ -130,7 +130,7 @@ def read_elements(element: Layout, cursor: Cursor, counts: Places) -> tuple[pa.A
     return element.read(Cursor(cursor.spans, starts, np.repeat(ends, counts))), ends
 
 
-def scan_elements(skip: Skip, cursor: Cursor, counts: Places) -> tuple[Places, Places]:
+def _scan_elements(skip: Skip, cursor: Cursor, counts: Places) -> tuple[Places, Places]:
     """Return the position of each element, and the end of each row's last element."""
     starts: list[int] = []
     ends = cursor.position.copy()

@@ -8,7 +8,7 @@ Kryo 5, and collections, maps and times have another form.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -393,28 +393,25 @@ def _skip_time(source: KryoSource) -> None:
     read_number(source.reader)
 
 
-def _skip_date(source: KryoSource) -> None:
-    read_number(source.reader)
-    source.reader.take(2)
+def _skip_parts(*widths: int) -> Callable[[KryoSource], None]:
+    """Return a function that skips numbers of these widths; 0 for one of a variable length."""
+
+    def skip(source: KryoSource) -> None:
+        for width in widths:
+            if width:
+                source.reader.take(width)
+            else:
+                read_number(source.reader)
+
+    return skip
+
+
+_skip_date = _skip_parts(0, 2)
 
 
 def _skip_date_time(source: KryoSource) -> None:
     _skip_date(source)
     _skip_time(source)
-
-
-def _skip_instant(source: KryoSource) -> None:
-    read_number(source.reader)
-    read_number(source.reader)
-
-
-def _skip_duration(source: KryoSource) -> None:
-    source.reader.take(8)
-    read_number(source.reader)
-
-
-def _skip_uuid(source: KryoSource) -> None:
-    source.reader.take(16)
 
 
 def _read_date_time(source: KryoSource) -> bytes:
@@ -432,7 +429,7 @@ CODECS: Mapping[int | str, KryoCodec] = {
     77: _same(1),  # java.sql.Date
     78: _same(1),  # java.sql.Time
     79: KryoCodec(_read_timestamp, put_bytes),
-    82: KryoCodec(_read_uuid, put_bytes, skip_5=_skip_uuid),
+    82: KryoCodec(_read_uuid, put_bytes, skip_5=_skip_parts(16)),
     "[B": KryoCodec(_read_bytes, put_bytes),
     "[Z": KryoCodec(_read_bytes, put_bytes),
     "[S": _array(2),
@@ -482,8 +479,8 @@ CODECS: Mapping[int | str, KryoCodec] = {
         _map(),
     ),
     "java.util.TreeMap": _map(is_sorted=True),
-    "java.time.Instant": KryoCodec(_read_instant, put_bytes, skip_5=_skip_instant),
-    "java.time.Duration": KryoCodec(_read_duration, put_bytes, skip_5=_skip_duration),
+    "java.time.Instant": KryoCodec(_read_instant, put_bytes, skip_5=_skip_parts(0, 0)),
+    "java.time.Duration": KryoCodec(_read_duration, put_bytes, skip_5=_skip_parts(8, 0)),
     "java.time.LocalDate": KryoCodec(_read_date, put_bytes, skip_5=_skip_date),
     "java.time.LocalTime": KryoCodec(_read_time, put_bytes, skip_5=_skip_time),
     "java.time.LocalDateTime": KryoCodec(_read_date_time, put_bytes, skip_5=_skip_date_time),

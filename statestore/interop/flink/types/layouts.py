@@ -12,6 +12,7 @@ A layout skips, reads and writes values. Most types of Flink's serializers are o
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -390,14 +391,28 @@ class Masked(Layout):
 
 
 @dataclass(frozen=True, slots=True)
-class Counted(Layout):
-    """A number of elements, each of at least ``least`` bytes, then the elements."""
+class Elements(Layout):
+    """Lists of elements, none of which is null."""
 
     element: Layout
-    least: int = 1
 
     def _arrow_type(self) -> pa.DataType:
         return pa.list_(self.element.arrow_type())
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        return self.join(array, self.element.write(array.flatten()))
+
+    @abstractmethod
+    def join(self, array: pa.Array, elements: pa.Array) -> pa.Array:
+        """Return the bytes of lists or maps, given those of all their elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted(Elements):
+    """A number of elements, each of at least ``least`` bytes, then the elements."""
+
+    least: int = 1
 
     def _skipper(self) -> Skip:
         return make_counted_skip(self.element.skipper())
@@ -405,23 +420,14 @@ class Counted(Layout):
     def _read(self, cursor: Cursor) -> pa.Array:
         return read_lists(self.element, cursor, cursor.counts(self.least))
 
-    def _write(self, array: pa.Array) -> pa.Array:
-        refuse_nulls(array)
-        return self.join(array, self.element.write(array.flatten()))
-
     def join(self, array: pa.Array, elements: pa.Array) -> pa.Array:
         """Return the bytes of lists or maps, given those of all their elements."""
         return write_counted(array, elements)
 
 
 @dataclass(frozen=True, slots=True)
-class Block(Layout):
+class Block(Elements):
     """A varint of the number of elements, the elements, and a 0; or only a 0 (Avro)."""
-
-    element: Layout
-
-    def _arrow_type(self) -> pa.DataType:
-        return pa.list_(self.element.arrow_type())
 
     def _skipper(self) -> Skip:
         skip_element = self.element.skipper()
@@ -450,10 +456,6 @@ class Block(Layout):
         cursor.move_rows(rows, ends)
         return lists
 
-    def _write(self, array: pa.Array) -> pa.Array:
-        refuse_nulls(array)
-        return self.join(array, self.element.write(array.flatten()))
-
     def join(self, array: pa.Array, elements: pa.Array) -> pa.Array:
         """Return the bytes of lists or maps, given those of all their elements."""
         counts = list_lengths(array)
@@ -468,7 +470,7 @@ class Entries(Layout):
     ``are_keys_unique`` is false if Java compares the keys by identity, so that two can be equal.
     """
 
-    entries: Counted | Block
+    entries: Elements
     are_keys_unique: bool = True
 
     def _arrow_type(self) -> pa.DataType:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.interop.flink.metadata.java_binary import Reader, i32
+from statestore.interop.flink.metadata.java_binary import Reader, big_integer, i32
 from statestore.interop.flink.metadata.logical_types import WINDOW
 from statestore.interop.flink.metadata.snapshot_format import (
     BASE,
@@ -134,48 +134,28 @@ def _write_windows(array: pa.Array) -> pa.Array:
     return join_parts(*(write_numbers(column, ">i8") for column in array.flatten()))
 
 
+def _define_nothing(name: str, snapshot: str, length: int | None = None) -> ScalarForm:
+    return ScalarForm(name, snapshot, pa.null(), Width(1, length), _read_nothing, _write_nothing)
+
+
+def _define_window(name: str, package: str) -> ScalarForm:
+    snapshot = f"{package}TimeWindow$Serializer$TimeWindowSerializerSnapshot"
+    return ScalarForm(name, snapshot, WINDOW, Width(16), _read_windows, _write_windows)
+
+
+_GLOBAL_WINDOW = "GlobalWindow$Serializer$GlobalWindowSerializerSnapshot"
+
 WINDOWS = (
-    ScalarForm(
-        "Void",
-        inner_class(BASE, "VoidSerializer"),
-        pa.null(),
-        Width(1),
-        _read_nothing,
-        _write_nothing,
-    ),
-    ScalarForm(
-        "Null",
-        inner_class(DATAVIEW, "NullSerializer"),
-        pa.null(),
-        Width(1),
-        _read_nothing,
-        _write_nothing,
-    ),
+    _define_nothing("Void", inner_class(BASE, "VoidSerializer")),
+    _define_nothing("Null", inner_class(DATAVIEW, "NullSerializer")),
     # Its getLength is 0, but it writes one byte.
-    ScalarForm(
+    _define_nothing(
         "VoidNamespace",
         inner_class(f"{FLINK}runtime.state.", "VoidNamespaceSerializer"),
-        pa.null(),
-        Width(1, serializer_length=0),
-        _read_nothing,
-        _write_nothing,
+        length=0,
     ),
-    ScalarForm(
-        "GlobalWindow",
-        f"{_WINDOWS}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot",
-        pa.null(),
-        Width(1),
-        _read_nothing,
-        _write_nothing,
-    ),
-    ScalarForm(
-        "SqlGlobalWindow",
-        f"{_SQL_WINDOWS}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot",
-        pa.null(),
-        Width(1),
-        _read_nothing,
-        _write_nothing,
-    ),
+    _define_nothing("GlobalWindow", f"{_WINDOWS}{_GLOBAL_WINDOW}"),
+    _define_nothing("SqlGlobalWindow", f"{_SQL_WINDOWS}{_GLOBAL_WINDOW}"),
     ScalarForm(
         "Tuple0",
         f"{RUNTIME}Tuple0SerializerSnapshot",
@@ -184,22 +164,8 @@ WINDOWS = (
         _read_nothing,
         _write_tuple0,
     ),
-    ScalarForm(
-        "TimeWindow",
-        f"{_WINDOWS}TimeWindow$Serializer$TimeWindowSerializerSnapshot",
-        WINDOW,
-        Width(16),
-        _read_windows,
-        _write_windows,
-    ),
-    ScalarForm(
-        "SqlTimeWindow",
-        f"{_SQL_WINDOWS}TimeWindow$Serializer$TimeWindowSerializerSnapshot",
-        WINDOW,
-        Width(16),
-        _read_windows,
-        _write_windows,
-    ),
+    _define_window("TimeWindow", _WINDOWS),
+    _define_window("SqlTimeWindow", _SQL_WINDOWS),
     ScalarForm(
         "CountWindow",
         f"{_SQL_WINDOWS}CountWindow$Serializer$CountWindowSerializerSnapshot",
@@ -321,8 +287,8 @@ def _write_big_integer(value: int | None) -> bytes:
         return i32(0)
     if value in _CODES:
         return i32(_CODES[value])
-    width = (value + (value < 0)).bit_length() // 8 + 1
-    return i32(width + _FIRST_LENGTH) + value.to_bytes(width, "big", signed=True)
+    digits = big_integer(value)
+    return i32(len(digits) + _FIRST_LENGTH) + digits
 
 
 def _write_big_integers(array: pa.Array) -> pa.Array:

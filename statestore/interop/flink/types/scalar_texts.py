@@ -26,18 +26,17 @@ from statestore.interop.flink.types.byte_cursor import (
     Skip,
     join_parts,
     list_offsets,
-    make_counted_skip,
     piece_array,
     skip_sized,
 )
 from statestore.interop.flink.types.column_bytes import (
     refuse_nulls,
-    scan_elements,
     write_counted,
     write_numbers,
     write_sized,
 )
 from statestore.interop.flink.types.key_hash import plain_hash
+from statestore.interop.flink.types.layouts import Counted, Leaf
 from statestore.interop.flink.types.scalar_form import ScalarForm
 
 
@@ -225,14 +224,6 @@ def _make_array_reader(dtype: np.dtype[np.generic]) -> Callable[[Cursor], pa.Arr
     return read
 
 
-def _read_string_arrays(cursor: Cursor) -> pa.Array:
-    counts = cursor.counts(1)
-    starts, ends = scan_elements(skip_string, cursor, counts)
-    texts = read_strings(Cursor(cursor.spans, starts, np.repeat(ends, counts)))
-    cursor.position = ends
-    return pa.ListArray.from_arrays(list_offsets(counts), texts)
-
-
 def _make_array_writer(dtype: str) -> Callable[[pa.Array], pa.Array]:
     def write(array: pa.Array) -> pa.Array:
         refuse_nulls(array)
@@ -246,11 +237,6 @@ def _write_boolean_arrays(array: pa.Array) -> pa.Array:
     return write_counted(array, write_numbers(array.flatten().cast(pa.int8()), ">i1"))
 
 
-def _write_string_arrays(array: pa.Array) -> pa.Array:
-    refuse_nulls(array)
-    return write_counted(array, write_strings(array.flatten()))
-
-
 def _define_array(name: str, serializer: str, dtype_name: str, element: pa.DataType) -> ScalarForm:
     dtype: np.dtype[np.generic] = np.dtype(dtype_name)
     skip = _make_array_skip(dtype.itemsize)
@@ -259,6 +245,7 @@ def _define_array(name: str, serializer: str, dtype_name: str, element: pa.DataT
     return ScalarForm(name, snapshot, pa.list_(element), skip, read, write)
 
 
+_STRINGS = Counted(Leaf(pa.string(), skip_string, read_strings, write_strings))
 ARRAYS = (
     ScalarForm(
         "boolean[]",
@@ -285,9 +272,9 @@ ARRAYS = (
     ScalarForm(
         "String[]",
         inner_class(_ARRAYS, "StringArraySerializer"),
-        pa.list_(pa.string()),
-        make_counted_skip(skip_string),
-        _read_string_arrays,
-        _write_string_arrays,
+        _STRINGS.arrow_type(),
+        _STRINGS.skipper(),
+        _STRINGS.read,
+        _STRINGS.write,
     ),
 )

@@ -200,32 +200,23 @@ def _define_time(
     return ScalarForm(name, snapshot, arrow, Width(width), read, write, key_hash, single_key_hashes)
 
 
-def _refuse_null_keys(column: pa.Array) -> None:
-    if column.null_count:
-        raise NullKeyError(f"{column.null_count} keys are null", rows=column.null_count)
-
-
 def _to_millis(array: pa.Array) -> pa.Array:
     """Return the milliseconds since 1970, the only part of a Timestamp that its hash uses."""
     second, nano, nulls = _split_instants(array)
     return pa.array(second * 1000 + nano // 1_000_000, pa.int64(), mask=nulls)
 
 
-def _hash_sql_timestamps(column: pa.Array) -> list[int]:
-    _refuse_null_keys(column)
-    return [
-        key_hash(value["second"] * 1000 + value["nano"] // 1_000_000, key_type="Long")
-        for value in column.to_pylist()
-    ]
-
-
-def _make_nanos_hashes(key_type: str) -> Callable[[pa.Array], list[int]]:
-    """Return a function that hashes times of any year."""
+def _make_hashes(key_type: str, per_second: int) -> Callable[[pa.Array], list[int]]:
+    """Return a function that hashes times of any year, with ``per_second`` units per second."""
 
     def hash_times(column: pa.Array) -> list[int]:
-        _refuse_null_keys(column)
+        if column.null_count:
+            raise NullKeyError(f"{column.null_count} keys are null", rows=column.null_count)
         return [
-            key_hash(value["second"] * _SECOND + value["nano"], key_type=key_type)
+            key_hash(
+                value["second"] * per_second + value["nano"] // (_SECOND // per_second),
+                key_type=key_type,
+            )
             for value in column.to_pylist()
         ]
 
@@ -247,7 +238,7 @@ TIMES = (
         _read_sql_timestamps,
         _encode_sql_timestamps,
         KeyHash("Long", _to_millis, is_column=False),
-        _hash_sql_timestamps,
+        _make_hashes("Long", 1000),
     ),
     _define_time(
         "Instant",
@@ -256,7 +247,7 @@ TIMES = (
         _read_instants,
         _encode_instants,
         KeyHash("Instant", to_nanos),
-        _make_nanos_hashes("Instant"),
+        _make_hashes("Instant", _SECOND),
     ),
     _define_time(
         "LocalDate", pa.date32(), 6, _read_local_dates, _encode_local_dates, plain_hash("LocalDate")
@@ -276,6 +267,6 @@ TIMES = (
         _read_local_datetimes,
         _encode_local_datetimes,
         KeyHash("LocalDateTime", to_nanos),
-        _make_nanos_hashes("LocalDateTime"),
+        _make_hashes("LocalDateTime", _SECOND),
     ),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from statestore.interop.flink.metadata.java_binary import i32, read_java_object
+from statestore.interop.flink.metadata.java_binary import big_integer, i32, read_java_object
 from statestore.interop.flink.metadata.logical_types import (
     EXACT_IN_MILLIS,
     LogicalType,
@@ -188,7 +188,7 @@ class DecimalDataType(FlinkType):
         unscaled = to_plain_values(self._column, array)
         if self._is_compact:
             return write_numbers(pa.array(unscaled, pa.int64()), ">i8")
-        return write_sized(pa.array(map(_shortest_bytes, unscaled), BYTES))
+        return write_sized(pa.array(map(big_integer, unscaled), BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +243,6 @@ class TimestampDataType(FlinkType):
             write_numbers(pa.array(millis, pa.int64()), ">i8"),
             write_numbers(pa.array(nanos, pa.int32()), ">i4"),
         )
-
-
-def _shortest_bytes(unscaled: int) -> bytes:
-    """Return the bytes of ``BigInteger.toByteArray``: two's complement without spare bytes."""
-    width = (unscaled + (unscaled < 0)).bit_length() // 8 + 1
-    return unscaled.to_bytes(width, "big", signed=True)
 
 
 @dataclass(frozen=True, slots=True)
