@@ -120,7 +120,7 @@ def _counts(folder: Path, entry: KeyedEntry, layout: str) -> list[Figure]:
     found = []
     for parallelism in RESTORED_AT:
         storage = CountingStorage(str(folder))
-        _restore(StateStore.from_storage(storage).restore(parallelism=parallelism).keyed(UID, NAME))
+        _restore(StateStore.open(storage).restore(parallelism=parallelism).keyed(UID, NAME))
         read = round(storage.bytes_read / entry.size_bytes, 2)
         opened = storage.opened.total() / len(entry.handles)
         what = f"4 -> {parallelism}, {layout}"
@@ -133,7 +133,7 @@ def _counts(folder: Path, entry: KeyedEntry, layout: str) -> list[Figure]:
 def _lookups(folder: Path, entry: KeyedEntry, layout: str, rows: int) -> list[Figure]:
     users = [f"user-{number:09d}" for number in range(0, rows, max(rows // 100, 1))]
     storage = CountingStorage(str(folder))
-    counting = StateStore.from_storage(storage).restore().keyed(UID, NAME)
+    counting = StateStore.open(storage).restore().keyed(UID, NAME)
     over = 0.0
     for user in users:
         storage.opened.clear()

@@ -56,7 +56,7 @@ from statestore import StateStore
 from statestore.cli.checkpoints import CheckpointSummary, find_checkpoint
 from bench.large import Asked
 storage = Asked(sys.argv[1])
-store = StateStore.from_storage(storage, compaction=None)
+store = StateStore.open(storage, compaction=None)
 start = time.perf_counter()
 {step}
 seconds = time.perf_counter() - start

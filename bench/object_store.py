@@ -39,7 +39,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     entry = stored(folder / "ranged", rows, ranged=True)
     files = [folder / "ranged" / entry.table.path / handle.path for handle in entry.handles]
     storage = SlowStorage(str(folder / "ranged"))
-    keyed = StateStore.from_storage(storage).restore(parallelism=PARALLELISM).keyed(UID, NAME)
+    keyed = StateStore.open(storage).restore(parallelism=PARALLELISM).keyed(UID, NAME)
     restore = f"restore 4 -> {PARALLELISM}, simulated object store, ranged"
     decode = "decode the same row groups, pyarrow, all cores"
     seconds = in_turn({decode: lambda: _decode(files), restore: lambda: _restore(keyed)}, repeats)

@@ -83,7 +83,7 @@ def _dealt(store: StateStore, readers: int) -> list[str]:
 def _moved(url: str, readers: int) -> int:
     """Return the bytes read from the store's data and passed to the readers."""
     storage = CountingStorage(url)
-    handed = _dealt(StateStore.from_storage(storage), readers)
+    handed = _dealt(StateStore.open(storage), readers)
     assert sum(storage.opened.values()) == 1
     return storage.bytes_read + sum(len(text.encode()) for text in handed)
 
@@ -93,7 +93,7 @@ def _read_alone(url: str, readers: int) -> int:
     storage = CountingStorage(url)
     own = assign_partitions(((TOPIC, number) for number in range(ELEMENTS)), readers)[0]
     wanted = [partition for _, partition in own]
-    state = StateStore.from_storage(storage).restore(parallelism=readers).operator_state(UID, NAME)
+    state = StateStore.open(storage).restore(parallelism=readers).operator_state(UID, NAME)
     elements = state.subtask(0, where={"partition": wanted})
     assert {SourceOffset(**element) for element in elements} == {
         SourceOffset(TOPIC, partition, 1_000_003 * partition) for partition in wanted

@@ -133,9 +133,7 @@ class Reminded:
     def read(self, what: str) -> list[Figure]:
         """Return the bytes read in the first micro-batch after a start, and in the next one."""
         storage = CountingStorage(str(self.folder))
-        store = StateStore.from_storage(
-            storage, spark=self.spark, table_format="parquet", layout="auto"
-        )
+        store = StateStore.open(storage, spark=self.spark, table_format="parquet", layout="auto")
         found = []
         query = self.query(store, HELD_BYTES + self.rows)  # separate from earlier cached data
         for when in ("after a start", "from then on"):

@@ -30,20 +30,20 @@ from statestore.engines.spark_modules import spark_module
 from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.state import LAYOUT_CHOICES
+from statestore.format.ttl import clock_ms
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.ranges import RangeAssignment
 from statestore.listeners import CheckpointListener
 from statestore.maintenance.store_context import HasContext, StoreContext
 from statestore.parquet.writer import ParquetOptions
-from statestore.restore import restored as restore_command
 from statestore.restore import selection as plan_command
 from statestore.restore import sql_query as query_command
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.plan import RestorePlan
-from statestore.restore.restored import RestoredCheckpoint
+from statestore.restore.restored import RestoredCheckpoint, restored_event
 from statestore.restore.sql_query import View
-from statestore.restore.target import RestoreTarget
+from statestore.restore.target import RestoreTarget, plan_target
 from statestore.rows.dataframes import RowStream
 from statestore.snapshot import begin as begin_command
 from statestore.snapshot.bootstrap import BootstrappedState
@@ -83,7 +83,7 @@ class StateStore(HasContext):
     @classmethod
     def open(
         cls,
-        url: str,
+        url: str | Storage,
         *,
         spark: SparkSession | None = None,
         table_format: str | None = None,
@@ -100,7 +100,7 @@ class StateStore(HasContext):
         Nothing is read or created yet.
 
         Args:
-            url: the path or URL.
+            url: the path or URL, or a custom storage that passes ``testing.suites.StorageSuite``.
             spark: a Spark session. ``spark.read.format("keyed_state")`` is registered in it.
             table_format: how a new store keeps its tables: ``delta``, the default, or ``parquet``,
                 the same files without a log. It is recorded in the store and can be omitted later.
@@ -124,56 +124,9 @@ class StateStore(HasContext):
             The store.
 
         Raises:
-            InvalidArgumentError: for a file system without atomic commits, for another table format
-                or layout, or for a cache without room.
+            InvalidArgumentError: for a file system without atomic commits, for an unknown table
+                format or layout, for a cache without room, or for ``storage_options`` of a storage.
         """
-        storage = open_storage(url, storage_options, parallel_streams, of_store=True)
-        data = CachedStorage(storage, cache.folder, cache.limit_bytes) if cache else None
-        store = cls._over(storage, spark, table_format, layout, parquet, data, compaction)
-        for listener in listeners:
-            store.add_listener(listener)
-        return store
-
-    @classmethod
-    def from_storage(
-        cls,
-        storage: Storage,
-        *,
-        spark: SparkSession | None = None,
-        table_format: str | None = None,
-        layout: str | None = None,
-        parquet: ParquetOptions | None = None,
-        compaction: CompactionRule | None = COMPACTION,
-    ) -> StateStore:
-        """Open a store on a custom storage.
-
-        Args:
-            storage: a storage that passes ``testing.suites.StorageSuite``.
-            spark: as in :meth:`open`.
-            table_format: as in :meth:`open`.
-            layout: as in :meth:`open`.
-            parquet: as in :meth:`open`.
-            compaction: as in :meth:`open`.
-
-        Returns:
-            The store.
-
-        Raises:
-            InvalidArgumentError: for another table format or layout.
-        """
-        return cls._over(storage, spark, table_format, layout, parquet, None, compaction)
-
-    @classmethod
-    def _over(
-        cls,
-        storage: Storage,
-        spark: SparkSession | None,
-        table_format: str | None,
-        layout: str | None,
-        parquet: ParquetOptions | None,
-        data: Storage | None,
-        compaction: CompactionRule | None,
-    ) -> StateStore:
         if table_format is not None and table_format not in TABLE_FORMATS:
             raise InvalidArgumentError(
                 f"unknown table format {table_format!r}; the table formats are "
@@ -183,13 +136,25 @@ class StateStore(HasContext):
             raise InvalidArgumentError(
                 f"unknown layout {layout!r}; the layouts are {', '.join(LAYOUT_CHOICES)}"
             )
+        if isinstance(url, str):
+            storage = open_storage(url, storage_options, parallel_streams, of_store=True)
+        elif not isinstance(url, Storage):
+            raise InvalidArgumentError(
+                f"url must be a path or URL as text, or a storage, not {type(url).__name__}"
+            )
+        elif storage_options is None:
+            storage = url
+        else:
+            raise InvalidArgumentError(
+                "storage_options are for a path or URL; pass them where the storage is made"
+            )
         if spark is not None:
             data_source.register(spark)
             spark_module("bucket_access").configure_storage_access(spark, storage)
-        return cls(
+        store = cls(
             StoreContext.on(
                 storage,
-                data=data,
+                data=CachedStorage(storage, cache.folder, cache.limit_bytes) if cache else None,
                 spark=spark,
                 parquet=parquet or ParquetOptions(),
                 compaction=compaction,
@@ -197,6 +162,9 @@ class StateStore(HasContext):
                 layout=layout,
             )
         )
+        for listener in listeners:
+            store.add_listener(listener)
+        return store
 
     def __repr__(self) -> str:
         return f"StateStore({self.url!r})"
@@ -456,15 +424,17 @@ class StateStore(HasContext):
             allow_non_restored_state=allow_non_restored_state,
             balance=balance,
         )
-        return restore_command.restore(
-            self.parts.checkpoint(checkpoint),
-            self.parts.spark,
-            target=target,
-            verify=verify,
-            now_ms=now_ms,
-            listeners=self.parts.listeners,
-            started=started,
+        checkpoint = self.parts.checkpoint(checkpoint)
+        plan = plan_target(checkpoint.manifest, target)
+        if plan.matching is not None and not allow_non_restored_state:
+            plan.matching.refuse_unclaimed()
+        restored = RestoredCheckpoint(
+            checkpoint, self.parts.spark, plan, verify=verify, now_ms=clock_ms(now_ms)
         )
+        seconds = time.monotonic() - started
+        event = restored_event(restored, store=self.parts.listeners.url, seconds=seconds)
+        self.parts.listeners.restored(event)
+        return restored
 
     def plan(
         self,

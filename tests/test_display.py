@@ -118,7 +118,7 @@ def test_a_restored_state_says_what_it_is(store: StateStore) -> None:
 
 def test_a_store_shows_its_newest_checkpoints_and_reads_no_other(tmp_path: Path) -> None:
     storage = CountingStorage(str(tmp_path))
-    store = StateStore.from_storage(storage, table_format="parquet")
+    store = StateStore.open(storage, table_format="parquet")
     for n in range(MOST_BARS + 3):
         with store.snapshot(parallelism=1) as checkpoint:
             checkpoint.write_keyed("u", "s", [{"k": 1, "n": n}], key="k", max_parallelism=1)

@@ -94,7 +94,7 @@ def test_of_two_creators_one_wins_and_the_other_hears_it(tmp_path: Path) -> None
 
     late = Late(str(tmp_path / "s"))
     with pytest.raises(InvalidArgumentError, match=r"'delta' .* table_format='parquet'"):
-        take(StateStore.from_storage(late, table_format="parquet"))
+        take(StateStore.open(late, table_format="parquet"))
     assert sorted(file_bytes(tmp_path / "s")) == ["statestore.json"]
 
 

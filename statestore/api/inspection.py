@@ -7,24 +7,19 @@ from typing import Any, Literal
 
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import CheckpointRef
-from statestore.durations import Duration, milliseconds_of
+from statestore.format.ttl import clock_ms
 from statestore.jobgraph.graph import JobGraph
-from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance import diff as diff_command
 from statestore.maintenance import trend as trend_command
-from statestore.maintenance.diff import DEFAULT_EXAMPLES
-from statestore.maintenance.diff_report import CheckpointDifference
 from statestore.maintenance.store_context import HasContext
-from statestore.maintenance.trend import TrendOptions
-from statestore.maintenance.trend_report import StoreTrend
 from statestore.restore import compare_plans as compare_command
-from statestore.restore import key_history as as_of_command
 from statestore.restore import key_states as key_command
 from statestore.restore import skew as skew_command
 from statestore.restore.compare_plans import Comparison, Prices
 from statestore.restore.key_group_weights import Weight
-from statestore.restore.key_history import KeyHistory
+from statestore.restore.key_history import KeyHistory, key_history
 from statestore.restore.key_states import KeyStates
+from statestore.restore.outer_join import join_checkpoints
 from statestore.restore.placement import LOCALITY, OperatorPlacement, place_operators
 from statestore.restore.selection import plan
 from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, RangeSkew, SkewReport, skews_of
@@ -40,6 +35,9 @@ class StoreInspection(HasContext):
 
     It needs no Spark.
     """
+
+    diff = diff_command.diff
+    trend = trend_command.trend
 
     def key(
         self,
@@ -113,7 +111,7 @@ class StoreInspection(HasContext):
             MissingFileError or DamagedFileError: for a damaged file.
         """
         key_of = key if callable(key) else lambda state: key
-        checkpoints = as_of_command.key_history(
+        checkpoints = key_history(
             self.parts.catalog(),
             key_of,
             operator,
@@ -157,51 +155,9 @@ class StoreInspection(HasContext):
         """
         catalog = self.parts.catalog()
         sides = catalog.checkpoint(a), catalog.checkpoint(b)
-        return as_of_command.as_of(*sides, operator, state, now_ms=now_ms)
-
-    def diff(
-        self,
-        a: CheckpointRef,
-        b: CheckpointRef = "latest",
-        *,
-        other: HasContext | None = None,
-        operator: str | None = None,
-        state: str | None = None,
-        keys: int = DEFAULT_EXAMPLES,
-        on_progress: Progress | None = None,
-    ) -> CheckpointDifference:
-        """Return the differences between checkpoints ``a`` and ``b``.
-
-        These are added, removed and changed rows per state and key group, and differences in
-        elements, schemas, job graphs and parallelism. Stored rows are compared, including expired
-        ones; a wider type does not count as a difference. Only key groups whose digests differ, or
-        cannot be compared because types differ, are read.
-
-        Args:
-            a: the first checkpoint.
-            b: the second checkpoint.
-            other: the store of ``b``; by default this one.
-            operator: restricts the comparison to this operator.
-            state: restricts the comparison to the state of this name.
-            keys: the maximum number of examples per state; by default 10.
-            on_progress: called with the number of done key groups and the total.
-
-        Returns:
-            The differences, with examples and the bytes read from each side.
-
-        Raises:
-            StoreNotFoundError, CheckpointNotFoundError or StateNotFoundError: if the store,
-                checkpoint or state does not exist.
-            CorruptionError or StorageError: if a side cannot be read.
-        """
-        return diff_command.diff(
-            self.parts.checkpoint(a),
-            (self.parts if other is None else other.parts).checkpoint(b),
-            uid=operator,
-            name=state,
-            keys=keys,
-            progress=on_progress or ignore_progress,
-        )
+        old, new = (side.manifest.keyed_entry(operator, state) for side in sides)
+        rows = join_checkpoints(sides[0].storage, old, new, now_ms=clock_ms(now_ms))
+        return RowStream(rows)
 
     def skew(
         self,
@@ -249,57 +205,6 @@ class StoreInspection(HasContext):
             factor=factor,
             keys=keys,
             read_groups=read_groups,
-        )
-
-    def trend(
-        self,
-        operator: str | None = None,
-        state: str | None = None,
-        *,
-        last: int | None = None,
-        size_bytes: int | None = None,
-        restore_time: Duration | None = None,
-        rate: float | None = None,
-        parallelism: int | None = None,
-        on_progress: Progress | None = None,
-    ) -> StoreTrend:
-        """Return the growth of each state over the kept checkpoints, and forecasts.
-
-        Growth is the median slope between all pairs of checkpoints (Theil–Sen). It needs at least 5
-        checkpoints at different times. A checkpoint is kept if it is visible or has a savepoint.
-        Only their manifests are read, one after another.
-
-        Args:
-            operator: restricts the trend to this operator's states; by default all states.
-            state: restricts the trend to the state of this name, of operator ``operator``.
-            last: restricts the trend to this number of newest checkpoints; by default all.
-            size_bytes: the size whose time is forecast, for each state and for all together.
-            restore_time: the time of a restore whose date is forecast, such as ``"10m"``. It needs
-                ``rate``.
-            rate: bytes per second, to estimate the time of the largest subtask.
-            parallelism: the parallelism of the restore; by default the newest checkpoint's.
-            on_progress: called with the number of checkpoints that were read, and the total.
-
-        Returns:
-            The points of each state and checkpoint, with growth and forecasts. A checkpoint whose
-            manifest cannot be read is in ``unread``.
-
-        Raises:
-            StateNotFoundError: if no kept checkpoint has the operator or state.
-            InvalidArgumentError: for an invalid number.
-            ParallelismError: if the newest checkpoint cannot be restored at ``parallelism``.
-        """
-        restore_ms = None if restore_time is None else milliseconds_of(restore_time)
-        options = TrendOptions(
-            size_bytes=size_bytes, restore_ms=restore_ms, rate=rate, parallelism=parallelism
-        )
-        return trend_command.trend(
-            self.parts.catalog(),
-            operator,
-            state,
-            options,
-            last=last,
-            progress=on_progress or ignore_progress,
         )
 
     def balance(

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from statestore.catalog.catalog import Checkpoint
+from statestore.catalog.catalog import Checkpoint, CheckpointRef
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.common_type import digests_compare
 from statestore.format.left_out import left_out_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.jobgraph.graph import Edge, JobGraph, Node
-from statestore.listeners import Progress
+from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.diff_report import (
     ROWS_AT_ONCE,
     CheckpointDifference,
@@ -41,6 +41,7 @@ from statestore.maintenance.diff_rows import (
     compare_whole,
     unlike_groups,
 )
+from statestore.maintenance.store_context import HasContext
 from statestore.parquet.operator_elements import elements_of
 from statestore.rows.equality import comparable_tables
 from statestore.rows.equality import matching_positions as matched
@@ -54,37 +55,58 @@ DEFAULT_EXAMPLES = 10
 
 
 def diff(
-    a: Checkpoint,
-    b: Checkpoint,
+    store: HasContext,
+    a: CheckpointRef,
+    b: CheckpointRef = "latest",
     *,
-    uid: str | None,
-    name: str | None,
-    keys: int,
-    progress: Progress,
-    rows_at_once: int = ROWS_AT_ONCE,
+    operator: str | None = None,
+    state: str | None = None,
+    keys: int = DEFAULT_EXAMPLES,
+    on_progress: Progress | None = None,
 ) -> CheckpointDifference:
-    """Compare two checkpoints, which may be in different stores.
+    """Return the differences between checkpoints ``a`` and ``b``.
 
-    ``uid`` and ``name`` restrict the comparison to an operator or one of its states. The result has
-    up to ``keys`` examples per state. ``progress`` is called with the number of key groups done and
-    the total. If the sides have no common key groups, ``rows_at_once`` rows are compared at a time.
-    Raises StateNotFoundError if neither side has the requested state, InvalidArgumentError,
-    CorruptionError or StorageError.
+    These are added, removed and changed rows per state and key group, and differences in
+    elements, schemas, job graphs and parallelism. Stored rows are compared, including expired
+    ones; a wider type does not count as a difference. Only key groups whose digests differ, or
+    cannot be compared because types differ, are read.
+
+    Args:
+        a: the first checkpoint.
+        b: the second checkpoint. Of another store, it is the result of that store's
+            :meth:`checkpoint`.
+        operator: restricts the comparison to this operator.
+        state: restricts the comparison to the state of this name.
+        keys: the maximum number of examples per state; by default 10.
+        on_progress: called with the number of done key groups and the total.
+
+    Returns:
+        The differences, with examples and the bytes read from each side.
+
+    Raises:
+        StoreNotFoundError, CheckpointNotFoundError or StateNotFoundError: if the store,
+            checkpoint or state does not exist.
+        CorruptionError or StorageError: if a side cannot be read.
     """
     if type(keys) is not int or keys < 0:
         raise InvalidArgumentError(
             f"keys is the number of examples to show and must be 0 or more, not {keys!r}"
         )
-    old, new = a.manifest, b.manifest
-    pairs = _pairs(old, new, uid, name)
+    first = store.parts.checkpoint(a)
+    second = b if isinstance(b, Checkpoint) else store.parts.checkpoint(b)
+    old, new = first.manifest, second.manifest
+    pairs = _pairs(old, new, operator, state)
     comparison = _Comparison(
-        MeteredStorage(a.storage), MeteredStorage(b.storage), keys, progress, rows_at_once
+        MeteredStorage(first.storage),
+        MeteredStorage(second.storage),
+        keys,
+        on_progress or ignore_progress,
     )
     states = comparison.run(pairs)
-    whole = uid is None and name is None
+    whole = operator is None and state is None
     return CheckpointDifference(
-        a=_side(comparison.a, old, [pair[0] for pair in pairs], (uid, name)),
-        b=_side(comparison.b, new, [pair[1] for pair in pairs], (uid, name)),
+        a=_side(comparison.a, old, [pair[0] for pair in pairs], (operator, state)),
+        b=_side(comparison.b, new, [pair[1] for pair in pairs], (operator, state)),
         others=others([("parallelism", old.parallelism, new.parallelism)]) if whole else (),
         graph=graph_others(old.graph, new.graph) if whole else (),
         states=states,
@@ -129,9 +151,7 @@ class _Comparison:
         b: MeteredStorage,
         keys: int,
         progress: Progress,
-        rows_at_once: int,
     ) -> None:
-        self._rows_at_once = rows_at_once
         self.a, self.b, self._keys, self._progress = a, b, keys, progress
         self._done = self._total = 0
 
@@ -203,7 +223,7 @@ class _Comparison:
             known = not a.layers and not b.layers
             if known and tell and (a.rows, a.digest) == (b.rows, b.digest):
                 return difference
-            compared = compare_whole(*sides, self._keys, self._rows_at_once)
+            compared = compare_whole(*sides, self._keys, ROWS_AT_ONCE)
         rows_a, rows_b = difference.rows_a, difference.rows_b
         return replace(
             difference,

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from statestore.catalog.catalog import Catalog
+from statestore.durations import Duration, milliseconds_of
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -30,6 +31,7 @@ from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.names import data_file_id
 from statestore.jobgraph.stored_operators import Operators
 from statestore.listeners import Progress, ignore_progress
+from statestore.maintenance.store_context import HasContext
 from statestore.maintenance.trend_report import (
     CheckpointPoint,
     Forecast,
@@ -46,7 +48,7 @@ from statestore.restore.plan import OperatorPlan, plan_restore
 from statestore.restore.selection import select
 from statestore.restore.target import RestoreTarget, plan_target
 
-__all__ = ["TrendOptions", "trend", "trend_of"]
+__all__ = ["trend", "trend_of"]
 
 T = TypeVar("T")
 Planner = Callable[[Manifest, str], OperatorPlan]
@@ -54,29 +56,6 @@ _Name = tuple[str, str]
 _Files = tuple[Any, ...]
 _Known = tuple[_Files, T]
 """Figures of a state or operator, and the names of the files that they are of."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrendOptions:
-    """The limits of the forecasts, and the restore whose largest subtask is measured.
-
-    ``restore_ms`` is a restore time. ``rate`` is in bytes per second and subtask. Without a
-    ``parallelism``, the newest checkpoint's is used. Raises InvalidArgumentError for an invalid
-    number.
-    """
-
-    size_bytes: int | None = None
-    restore_ms: int | None = None
-    rate: float | None = None
-    parallelism: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        for name, number in (("size_bytes", self.size_bytes), ("restore_time", self.restore_ms)):
-            if number is not None and number < 1:
-                raise InvalidArgumentError(f"must be above 0, not {number}", argument=name)
-        if self.rate is not None and not 0 < self.rate < math.inf:
-            raise InvalidArgumentError(f"must be above 0, not {self.rate}", argument="rate")
 
 
 @dataclass(frozen=True)
@@ -89,20 +68,44 @@ class _StateFigures:
 
 
 def trend(
-    catalog: Catalog,
-    uid: str | None,
-    name: str | None,
-    options: TrendOptions,
+    store: HasContext,
+    operator: str | None = None,
+    state: str | None = None,
     *,
-    last: int | None,
-    progress: Progress = ignore_progress,
+    last: int | None = None,
+    size_bytes: int | None = None,
+    restore_time: Duration | None = None,
+    rate: float | None = None,
+    parallelism: int | None = None,
+    on_progress: Progress | None = None,
 ) -> StoreTrend:
-    """Return the trend over all visible checkpoints and savepoints, or only over the ``last`` ones.
+    """Return the growth of each state over the kept checkpoints, and forecasts.
 
-    A manifest that cannot be read is in ``unread``. Raises StateNotFoundError if no checkpoint has
-    the selected state, InvalidArgumentError for an invalid number, and ParallelismError if the
-    newest checkpoint cannot be restored at the parallelism.
+    Growth is the median slope between all pairs of checkpoints (Theil–Sen). It needs at least 5
+    checkpoints at different times. A checkpoint is kept if it is visible or has a savepoint.
+    Only their manifests are read, one after another.
+
+    Args:
+        operator: restricts the trend to this operator's states; by default all states.
+        state: restricts the trend to the state of this name, of operator ``operator``.
+        last: restricts the trend to this number of newest checkpoints; by default all.
+        size_bytes: the size whose time is forecast, for each state and for all together.
+        restore_time: the time of a restore whose date is forecast, such as ``"10m"``. It needs
+            ``rate``.
+        rate: bytes per second, to estimate the time of the largest subtask.
+        parallelism: the parallelism of the restore; by default the newest checkpoint's.
+        on_progress: called with the number of checkpoints that were read, and the total.
+
+    Returns:
+        The points of each state and checkpoint, with growth and forecasts. A checkpoint whose
+        manifest cannot be read is in ``unread``.
+
+    Raises:
+        StateNotFoundError: if no kept checkpoint has the operator or state.
+        InvalidArgumentError: for an invalid number.
+        ParallelismError: if the newest checkpoint cannot be restored at ``parallelism``.
     """
+    catalog, progress = store.parts.catalog(), on_progress or ignore_progress
     if last is not None and last < 1:
         raise InvalidArgumentError(f"must be above 0, not {last}", argument="last")
     held = {savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()}
@@ -119,15 +122,27 @@ def trend(
                 unread.append(found)
             progress(done, len(ids))
 
-    return trend_of(manifests(), newest, options, selected=(uid, name), unread=unread)
+    return trend_of(
+        manifests(),
+        newest,
+        selected=(operator, state),
+        size_bytes=size_bytes,
+        restore_ms=None if restore_time is None else milliseconds_of(restore_time),
+        rate=rate,
+        parallelism=parallelism,
+        unread=unread,
+    )
 
 
 def trend_of(
     manifests: Iterable[Manifest],
     newest: Manifest | None,
-    options: TrendOptions,
     *,
     selected: tuple[str | None, str | None] = (None, None),
+    size_bytes: int | None = None,
+    restore_ms: int | None = None,
+    rate: float | None = None,
+    parallelism: int | None = None,
     unread: list[UnreadCheckpoint] | None = None,
 ) -> StoreTrend:
     """Return the trend of the selected states over checkpoints, which are read once, oldest first.
@@ -136,9 +151,13 @@ def trend_of(
     the last checkpoint was read. Checkpoints whose list of files cannot be read are added to it.
     Raises StateNotFoundError, InvalidArgumentError, or ParallelismError.
     """
+    for argument, number in (("size_bytes", size_bytes), ("restore_time", restore_ms)):
+        if number is not None and number < 1:
+            raise InvalidArgumentError(f"must be above 0, not {number}", argument=argument)
+    if rate is not None and not 0 < rate < math.inf:
+        raise InvalidArgumentError(f"must be above 0, not {rate}", argument="rate")
     unread = [] if unread is None else unread
-    plan = _planner(newest, options.parallelism)
-    collected = _Points(plan, options.rate)
+    collected = _Points(_planner(newest, parallelism), rate)
     missing: StateNotFoundError | None = None
     for manifest in manifests:
         try:
@@ -153,8 +172,8 @@ def trend_of(
     if not collected.checkpoints and missing is not None:
         raise StateNotFoundError(f"no kept checkpoint has this state: {missing}")
     unread.sort(key=lambda one: one.checkpoint_id)
-    parallelism = options.parallelism or (None if newest is None else newest.parallelism)
-    return collected.result(options, parallelism, tuple(unread))
+    parallelism = parallelism or (None if newest is None else newest.parallelism)
+    return collected.result(size_bytes, restore_ms, parallelism, tuple(unread))
 
 
 class _Points:
@@ -227,7 +246,8 @@ class _Points:
 
     def result(
         self,
-        options: TrendOptions,
+        size_bytes: int | None,
+        restore_ms: int | None,
         parallelism: int | None,
         unread: tuple[UnreadCheckpoint, ...],
     ) -> StoreTrend:
@@ -242,18 +262,16 @@ class _Points:
             if point.largest_bytes is not None
         ]
         largest = growth_of([at for at, _ in restorable], [held for _, held in restorable])
-        states = [
-            _state_trend(*key, tuple(own), options.size_bytes) for key, own in self._points.items()
-        ]
+        states = [_state_trend(*key, tuple(own), size_bytes) for key, own in self._points.items()]
         return StoreTrend(
             checkpoints=tuple(points),
             states=tuple(sorted(states, key=_by_growth)),
             size=sizes,
             largest=largest,
             parallelism=parallelism,
-            rate=options.rate,
-            reaches=_size_forecast(sizes, points[-1], options.size_bytes) if points else None,
-            restore_reaches=_restore_forecast(largest, points, options),
+            rate=self._rate,
+            reaches=_size_forecast(sizes, points[-1], size_bytes) if points else None,
+            restore_reaches=_restore_forecast(largest, points, restore_ms, self._rate),
             unread=unread,
         )
 
@@ -328,9 +346,11 @@ def _size_forecast(
 
 
 def _restore_forecast(
-    growth: Growth | None, points: list[CheckpointPoint], options: TrendOptions
+    growth: Growth | None,
+    points: list[CheckpointPoint],
+    limit_ms: int | None,
+    rate: float | None,
 ) -> Forecast | None:
-    limit_ms, rate = options.restore_ms, options.rate
     if limit_ms is None or not points:
         return None
     newest = points[-1]

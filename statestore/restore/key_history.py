@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.catalog.catalog import Catalog, Checkpoint
+from statestore.catalog.catalog import Catalog
 from statestore.errors import (
     CheckpointNotFoundError,
     StateNotFoundError,
@@ -19,13 +19,12 @@ from statestore.format.schema import type_text
 from statestore.format.state import KeyedState
 from statestore.format.ttl import clock_ms
 from statestore.restore.lookup import rows_of_key
-from statestore.restore.outer_join import join_checkpoints
 from statestore.rows.column_types import arrow_schema
-from statestore.rows.dataframes import RowStream, as_pandas, as_polars
+from statestore.rows.dataframes import as_pandas, as_polars
 from statestore.rows.equality import same_rows
 from statestore.rows.python_values import display_rows, rows_to_dicts
 
-__all__ = ["KeyAt", "KeyHistory", "as_of", "key_history"]
+__all__ = ["KeyAt", "KeyHistory", "key_history"]
 
 
 @dataclass(frozen=True)
@@ -62,23 +61,6 @@ class KeyHistory(tuple[KeyAt, ...]):
 
     to_pandas = as_pandas
     to_polars = as_polars
-
-
-def as_of(
-    a: Checkpoint,
-    b: Checkpoint,
-    uid: str,
-    name: str,
-    *,
-    now_ms: int | None,
-) -> RowStream:
-    """Return a keyed state at two checkpoints as :func:`join_checkpoints` joins them.
-
-    Rows that expired by ``now_ms`` (default: this machine's clock) are omitted on both sides.
-    Raises StateNotFoundError, or InvalidArgumentError if the two cannot be joined.
-    """
-    old, new = (side.manifest.keyed_entry(uid, name) for side in (a, b))
-    return RowStream(join_checkpoints(a.storage, old, new, now_ms=clock_ms(now_ms)))
 
 
 def key_history(

@@ -7,7 +7,6 @@ and no row is shuffled. A file is opened only by subtasks that own some of its k
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -24,7 +23,6 @@ from statestore.format.digest import combine
 from statestore.format.manifest import Manifest, OperatorEntry
 from statestore.format.rescale_proof import RowSet
 from statestore.format.slices import KeyedPlan
-from statestore.format.ttl import clock_ms
 from statestore.jobgraph.matching import Matching
 from statestore.jobgraph.redistribution import ElementRun
 from statestore.keys.groups import KeyGroupRange
@@ -32,7 +30,7 @@ from statestore.keys.ranges import RangeAssignment
 from statestore.layers.expiry import hides_expired
 from statestore.layers.layer_cache import LayerCache
 from statestore.layers.merge import record_batch_reader
-from statestore.listeners import CheckpointRestored, Listeners, Progress, ignore_progress
+from statestore.listeners import CheckpointRestored, Progress, ignore_progress
 from statestore.parquet.operator_elements import elements_of, read_elements
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.export import ExportedCheckpoint
@@ -40,7 +38,6 @@ from statestore.restore.export import export as export_checkpoint
 from statestore.restore.lookup import LazySubtask, rows_of_key, rows_of_keys
 from statestore.restore.placement import preferred_hosts
 from statestore.restore.plan import RestorePlan, redistribution_of
-from statestore.restore.target import RestoreTarget, plan_target
 from statestore.restore.wanted_keys import WantedKeys
 from statestore.rows.dataframes import pandas_of, polars_of
 from statestore.rows.digests import rows_digest
@@ -54,45 +51,24 @@ if TYPE_CHECKING:
 
 LAZY_BYTES = 256 * 2**20
 
-__all__ = ["RestoredCheckpoint", "RestoredKeyedState", "RestoredOperatorState", "restore"]
+__all__ = ["RestoredCheckpoint", "RestoredKeyedState", "RestoredOperatorState", "restored_event"]
 
 
-def restore(
-    checkpoint: Checkpoint,
-    spark: Any,
-    *,
-    target: RestoreTarget,
-    verify: bool,
-    now_ms: int | None,
-    listeners: Listeners,
-    started: float,
-) -> RestoredCheckpoint:
-    """Return a checkpoint with its plan, ready for the subtasks of ``target`` to read.
-
-    ``now_ms`` is the clock for TTLs; by default this machine's clock is read once. With ``verify``
-    every read checks the SHA-256 of a file before it returns the file's first row. ``listeners``
-    receive the event, with the seconds since ``started``, a ``time.monotonic``.
-
-    Raises ParallelismError, or UnclaimedStateError if no operator of the target's graph claims some
-    state. No data file is read.
-    """
-    manifest = checkpoint.manifest
-    plan = plan_target(manifest, target)
-    if plan.matching is not None and not target.allow_non_restored_state:
-        plan.matching.refuse_unclaimed()
-    now_ms = clock_ms(now_ms)
-    stored = {operator.stored_operator for operator in plan.operators}
+def restored_event(
+    restored: RestoredCheckpoint, *, store: str, seconds: float
+) -> CheckpointRestored:
+    """Return the event for listeners of a restore from ``store``, which took ``seconds``."""
+    manifest = restored.manifest
+    stored = {operator.stored_operator for operator in restored.plan.operators}
     entries = [entry for entry in manifest.entries if entry.state.uid in stored]
-    event = CheckpointRestored(
-        store=listeners.url,
+    return CheckpointRestored(
+        store=store,
         checkpoint_id=manifest.checkpoint_id,
-        parallelism=plan.parallelism,
-        seconds=time.monotonic() - started,
+        parallelism=restored.parallelism,
+        seconds=seconds,
         files=sum(entry.files for entry in entries),
         size_bytes=sum(entry.size_bytes for entry in entries),
     )
-    listeners.restored(event)
-    return RestoredCheckpoint(checkpoint, spark, plan, verify=verify, now_ms=now_ms)
 
 
 @checked_methods
@@ -111,7 +87,7 @@ class RestoredCheckpoint:
         verify: bool = False,
         now_ms: int | None = None,
     ) -> None:
-        """Keep the parts; see :func:`restore`. Without a clock no row is expired."""
+        """Keep the parts; see ``StateStore.restore``. Without a clock no row is expired."""
         self.checkpoint, self.manifest = checkpoint, checkpoint.manifest
         self.plan, self.now_ms = plan, now_ms
         self._spark, self._verify = spark, verify

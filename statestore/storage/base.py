@@ -25,7 +25,7 @@ import errno
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple, Protocol, Self
+from typing import Any, BinaryIO, NamedTuple, Protocol, Self, runtime_checkable
 
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.format.names import is_inside
@@ -82,6 +82,7 @@ class NewFile(Protocol):
         """Close the file, or abandon it after an exception."""
 
 
+@runtime_checkable
 class Storage(Protocol):
     """The file operations that a store needs.
 

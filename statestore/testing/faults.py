@@ -2,11 +2,11 @@
 
 ::
 
-    calls = calls_of(MyStorage(url), lambda storage: take(StateStore.from_storage(storage)))
+    calls = calls_of(MyStorage(url), lambda storage: take(StateStore.open(storage)))
     for call in calls:
         storage = FaultyStorage(MyStorage(url), Fault(call.number, FaultKind.FULL))
         with pytest.raises(StorageError):
-            take(StateStore.from_storage(storage))
+            take(StateStore.open(storage))
 
 Calls are numbered from 1, in their order. Calls of the storage are counted, and ``write``, ``read``
 and ``close`` of the files that it opens. A seek is not counted. The same run makes the same calls,

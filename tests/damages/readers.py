@@ -36,9 +36,7 @@ def _restore(store: StateStore, parallelism: int) -> Any:
 
 
 def _by_ranges(store: StateStore) -> Any:
-    return _restore(
-        StateStore.from_storage(CountingStorage(store.url, 4), table_format="parquet"), 3
-    )
+    return _restore(StateStore.open(CountingStorage(store.url, 4), table_format="parquet"), 3)
 
 
 def _get(store: StateStore) -> Any:

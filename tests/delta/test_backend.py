@@ -24,7 +24,7 @@ from statestore.testing.counting import CountingStorage
 
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
-    return StateStore.from_storage(CountingStorage(str(tmp_path / "store")))
+    return StateStore.open(CountingStorage(str(tmp_path / "store")))
 
 
 def rows(first: int = 0) -> pa.Table:

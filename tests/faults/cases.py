@@ -96,9 +96,7 @@ def over(storage: Storage) -> StateStore:
     two files has a file list of its own.
     """
     options = ParquetOptions(list_bytes=600)
-    return StateStore.from_storage(
-        storage, table_format="parquet", parquet=options, layout="partitioned"
-    )
+    return StateStore.open(storage, table_format="parquet", parquet=options, layout="partitioned")
 
 
 def make_store(folder: Path) -> Path:

@@ -32,7 +32,7 @@ CASES = [
 
 
 def over(storage: Storage, what: str) -> StateStore:
-    return StateStore.from_storage(storage, table_format="parquet", compaction=RULES[what])
+    return StateStore.open(storage, table_format="parquet", compaction=RULES[what])
 
 
 def rows(state: dict[str, int]) -> list[dict[str, object]]:

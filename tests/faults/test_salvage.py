@@ -26,7 +26,7 @@ IN_EACH_RUN = {
 
 
 def over(storage: Any, layout: str = "partitioned") -> StateStore:
-    return StateStore.from_storage(storage, table_format="parquet", layout=layout)
+    return StateStore.open(storage, table_format="parquet", layout=layout)
 
 
 def make_damaged(folder: Path, layout: str) -> None:

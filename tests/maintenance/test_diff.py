@@ -23,7 +23,7 @@ from statestore.errors import (
 from statestore.format.state import Layout
 from statestore.jobgraph.graph import JobGraph
 from statestore.layers.intact_key_groups import group_digests
-from statestore.maintenance.diff import diff
+from statestore.maintenance import diff as command
 from statestore.maintenance.diff_report import (
     CheckpointDifference,
     Example,
@@ -47,7 +47,7 @@ Rows = dict[str, int]
 def over(folder: Path, layout: str = "partitioned") -> StateStore:
     options = ParquetOptions(row_group_rows=16)
     storage = CountingStorage(str(folder))
-    return StateStore.from_storage(storage, table_format="parquet", layout=layout, parquet=options)
+    return StateStore.open(storage, table_format="parquet", layout=layout, parquet=options)
 
 
 def take(store: StateStore, rows: Rows, **options: Any) -> int:
@@ -194,7 +194,7 @@ def test_examples_of_other_key_groups_are_spread_too(tmp_path: Path) -> None:
     a, b = over(tmp_path / "a"), over(tmp_path / "b")
     take(a, users(0, 300))
     take(b, users(100, 400, 1), max_parallelism=5)
-    state = one(a.inspect.diff(1, 1, other=b, keys=12))
+    state = one(a.inspect.diff(1, b.checkpoint(1), keys=12))
     of_change = Counter(example.change for example in state.examples)
     assert of_change == {"added": 4, "removed": 4, "changed": 4}
     assert (state.rows_a, state.rows_b) == (300, 300)
@@ -203,7 +203,7 @@ def test_examples_of_other_key_groups_are_spread_too(tmp_path: Path) -> None:
 def test_the_rows_of_both_sides_are_counted_with_changes(tmp_path: Path) -> None:
     """By the read key groups, or as in the list if key groups with changes were not read."""
     storage = CountingStorage(str(tmp_path / "store"))
-    store = StateStore.from_storage(storage, table_format="parquet", compaction=None)
+    store = StateStore.open(storage, table_format="parquet", compaction=None)
     take(store, users(0, 100))
     for changed in ({"u001": -1, "new": 1}, {f"u{i:03}": i + 7 for i in range(100)}):
         with store.snapshot(parallelism=1) as checkpoint:
@@ -219,7 +219,7 @@ def test_the_rows_of_both_sides_are_counted_with_changes(tmp_path: Path) -> None
 def test_rows_that_only_changes_have_are_counted(tmp_path: Path) -> None:
     """Their key groups have no rows in the base, whose row count is not theirs."""
     storage = CountingStorage(str(tmp_path / "store"))
-    store = StateStore.from_storage(storage, table_format="parquet", compaction=None)
+    store = StateStore.open(storage, table_format="parquet", compaction=None)
     take(store, {"u001": 1})
     with store.snapshot(parallelism=1) as checkpoint:
         rows = [{"user": user, "n": n} for user, n in users(2, 60).items()]
@@ -302,21 +302,16 @@ def test_identity_is_key_namespace_and_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("passes", [1, 3])
-def test_another_max_parallelism_is_compared_by_identity(tmp_path: Path, passes: int) -> None:
+def test_another_max_parallelism_is_compared_by_identity(
+    tmp_path: Path, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All rows are read, in several passes. Key groups are not compared."""
     a, b = over(tmp_path / "a"), over(tmp_path / "b", "ranged")
     take(a, users(0, 100))
     take(b, users(10, 100) | {"u050": -1, "new": 1}, max_parallelism=5)
     opened(a)
-    difference = diff(
-        a.checkpoint(1),
-        b.checkpoint(1),
-        uid=None,
-        name=None,
-        keys=100,
-        progress=lambda done, total: None,
-        rows_at_once=-(-100 // passes),
-    )
+    monkeypatch.setattr(command, "ROWS_AT_ONCE", -(-100 // passes))
+    difference = a.inspect.diff(1, b.checkpoint(1), keys=100)
     state = one(difference)
     assert counts(state) == (1, 10, 1)
     assert (state.key_groups, state.key_groups_differing) == ((), None)
@@ -336,7 +331,7 @@ def test_equal_states_with_other_key_groups_are_not_read(tmp_path: Path) -> None
     a, b = over(tmp_path / "a"), over(tmp_path / "b")
     take(a, users(0, 50))
     take(b, users(0, 50), max_parallelism=5)
-    state = one(a.inspect.diff(1, 1, other=b))
+    state = one(a.inspect.diff(1, b.checkpoint(1)))
     assert (counts(state), state.differs) == ((0, 0, 0), True)
     assert opened(a) == Counter()
 
@@ -347,7 +342,7 @@ def test_shared_columns_are_compared_if_the_columns_differ(tmp_path: Path) -> No
         rows = pa.table({"user": ["x", "y"], "n": [1, value], extra: [value, value]})
         with store.snapshot(parallelism=1) as checkpoint:
             checkpoint.write_keyed("users", "totals", rows, key="user", max_parallelism=4)
-    state = one(a.inspect.diff(1, 1, other=b))
+    state = one(a.inspect.diff(1, b.checkpoint(1)))
     assert state.compared_columns == ("user", "n")
     assert counts(state) == (0, 0, 1)
     assert state.others == (
@@ -362,7 +357,7 @@ def test_states_with_different_identities_are_reported_as_not_compared(tmp_path:
         checkpoint.write_keyed("users", "totals", rows, key="user")
     with b.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("users", "totals", rows, key="user", namespace="window")
-    state = one(a.inspect.diff(1, 1, other=b))
+    state = one(a.inspect.diff(1, b.checkpoint(1)))
     assert state.not_compared == "rows are identified by (user) in a, but by (user, window) in b"
     assert (counts(state), state.differs) == ((0, 0, 0), True)
 
@@ -469,15 +464,15 @@ def test_any_failed_call_is_a_storage_error(tmp_path: Path, kind: FaultKind) -> 
     take(store, users(1, 20, 1), max_parallelism=2)
     local = LocalStorage(str(tmp_path / "store"))
     right = []
-    calls = calls_of(local, lambda s: right.append(StateStore.from_storage(s).inspect.diff(1, 2)))
+    calls = calls_of(local, lambda s: right.append(StateStore.open(s).inspect.diff(1, 2)))
     assert not {"put_if_absent", "open_write", "delete"} & {call.operation for call in calls}
     for call in calls:
         if call.operation == "close":  # everything was read before
             continue
         fault = Fault(call.number, kind, kind is FaultKind.DISCONNECTED)
         with pytest.raises(StorageError):
-            StateStore.from_storage(FaultyStorage(local, fault)).inspect.diff(1, 2)
-    assert StateStore.from_storage(local).inspect.diff(1, 2) == right[0]
+            StateStore.open(FaultyStorage(local, fault)).inspect.diff(1, 2)
+    assert StateStore.open(local).inspect.diff(1, 2) == right[0]
 
 
 def test_an_object_store_and_a_folder_are_compared(tmp_path: Path) -> None:
@@ -486,10 +481,10 @@ def test_an_object_store_and_a_folder_are_compared(tmp_path: Path) -> None:
     take(local, users(0, 300), layout="ranged")
     far = CountingStorage(str(tmp_path / "b"), streams=4)
     options = ParquetOptions(row_group_rows=16)
-    remote = StateStore.from_storage(far, table_format="parquet", layout="ranged", parquet=options)
+    remote = StateStore.open(far, table_format="parquet", layout="ranged", parquet=options)
     take(remote, users(0, 300) | {"u007": -1})
     before = far.bytes_read
-    difference = local.inspect.diff(1, 1, other=remote)
+    difference = local.inspect.diff(1, remote.checkpoint(1))
     assert counts(one(difference)) == (0, 0, 1)
     assert far.ranges
     data = far.bytes_read - before

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from itertools import combinations
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
-from statestore.maintenance.diff import diff
+from statestore.maintenance import diff as command
 from statestore.maintenance.diff_report import StateDifference
 from statestore.store import StateStore
 from tests.support.forms import FORMS, GROUPS, Checkpoints, Entries, Form, users
@@ -118,9 +119,7 @@ def test_a_state_of_one_side_is_counted(tmp_path: Path, form: Form) -> None:
     state = Checkpoints(tmp_path / "a", form)
     state.full(users(12))
     state.change({("u001", 0): 5}, cleared=["u002"])
-    with StateStore.from_storage(state.storage, table_format="parquet").snapshot(
-        parallelism=1
-    ) as other:
+    with StateStore.open(state.storage, table_format="parquet").snapshot(parallelism=1) as other:
         other.drop("u", "s")
         other.write_keyed("x", "y", pa.table({"k": ["a"]}), key="k", max_parallelism=GROUPS)
     found = {one.state: one for one in state.store.inspect.diff(2, other.id).states}["s"]
@@ -140,15 +139,8 @@ def test_sides_with_other_key_groups_are_compared_by_all_rows(tmp_path: Path, fo
         )
 
     def found_between() -> StateDifference:
-        (found,) = diff(
-            one.store.checkpoint(),
-            two.store.checkpoint(),
-            uid=None,
-            name=None,
-            keys=10,
-            progress=lambda done, total: None,
-            rows_at_once=8,
-        ).states
+        with patch.object(command, "ROWS_AT_ONCE", 8):
+            (found,) = one.store.inspect.diff("latest", two.store.checkpoint()).states
         return found
 
     found = found_between()

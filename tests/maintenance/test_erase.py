@@ -46,7 +46,7 @@ from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage
 url, key, at = sys.argv[1:]
 storage = FaultyStorage(LocalStorage(url), Fault(int(at), FaultKind.KILLED))
-store = StateStore.from_storage(storage, table_format="parquet")
+store = StateStore.open(storage, table_format="parquet")
 store.maintenance.forget(OperatorKey("users", key), search=False)
 """
 
@@ -463,7 +463,7 @@ def test_an_expiry_at_any_moment_of_a_purge_loses_no_savepoint(tmp_path: Path) -
         disk = ConcurrentStorage(str(copy), at, expire)
         refused = ""
         try:
-            StateStore.from_storage(disk, table_format="parquet").maintenance.forget(
+            StateStore.open(disk, table_format="parquet").maintenance.forget(
                 OperatorKey("users", KEY), search=False
             )
         except CommitConflictError as error:
@@ -492,7 +492,7 @@ def stages(folder: Path) -> Iterator[int]:
     copy = copy_of(folder, folder.parent / "counted")
     calls = calls_of(
         LocalStorage(str(copy)),
-        lambda s: StateStore.from_storage(s, table_format="parquet").maintenance.forget(
+        lambda s: StateStore.open(s, table_format="parquet").maintenance.forget(
             OperatorKey("users", KEY), search=False
         ),
     )
@@ -533,7 +533,7 @@ def test_a_purge_interrupted_anywhere_can_be_run_again(
         else:
             faulty = FaultyStorage(LocalStorage(str(copy)), Fault(number, kind))
             with pytest.raises(StorageError):
-                StateStore.from_storage(faulty, table_format="parquet").maintenance.forget(
+                StateStore.open(faulty, table_format="parquet").maintenance.forget(
                     OperatorKey("users", KEY), search=False
                 )
         left = opened(copy)

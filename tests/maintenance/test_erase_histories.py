@@ -172,7 +172,7 @@ def test_a_failure_anywhere_leaves_no_checkpoint_without_files(
     counted = copy_of(Path(taken.store.url), tmp_path / "counted")
     calls = calls_of(
         LocalStorage(str(counted)),
-        lambda storage: StateStore.from_storage(storage, table_format="parquet").maintenance.forget(
+        lambda storage: StateStore.open(storage, table_format="parquet").maintenance.forget(
             OperatorKey("u", KEY), search=False
         ),
     )
@@ -182,7 +182,7 @@ def test_a_failure_anywhere_leaves_no_checkpoint_without_files(
         folder = copy_of(Path(taken.store.url), tmp_path / f"at-{at}")
         faulty = FaultyStorage(LocalStorage(str(folder)), Fault(at, FaultKind.ERROR))
         with pytest.raises(StorageError):
-            StateStore.from_storage(faulty, table_format="parquet").maintenance.forget(
+            StateStore.open(faulty, table_format="parquet").maintenance.forget(
                 OperatorKey("u", KEY), search=False
             )
         store = StateStore.open(str(folder), table_format="parquet")

@@ -230,7 +230,7 @@ def test_a_purge_of_a_log_can_be_run_again(tmp_path: Path, kind: FaultKind) -> N
     store.maintenance.gc(minimum_age="0")
 
     def purge(storage: Any) -> None:
-        StateStore.from_storage(storage).maintenance.forget(OperatorKey("o", MAIL), search=False)
+        StateStore.open(storage).maintenance.forget(OperatorKey("o", MAIL), search=False)
 
     counted = copy_of(Path(store.url), tmp_path / "counted")
     calls = calls_of(LocalStorage(str(counted)), purge)

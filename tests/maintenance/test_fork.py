@@ -279,7 +279,7 @@ def test_only_folders_of_one_file_system_share(
     assert not can_link(local, bucket)  # it has no paths, like a bucket
     assert not can_link(bucket, local)
     assert not link(bucket, sorted(names(source))[0], local, "f")
-    remote = StateStore.from_storage(MeteredStorage(local), table_format="parquet")
+    remote = StateStore.open(MeteredStorage(local), table_format="parquet")
     planned = remote.maintenance.copy("latest", str(tmp_path / "fork"), linked=True, dry_run=True)
     assert planned.copied_files == planned.files > 0
     done = remote.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)

@@ -15,7 +15,7 @@ from statestore import StateStore
 from statestore.errors import InvalidArgumentError, ParallelismError, StateNotFoundError
 from statestore.format.listed import list_of
 from statestore.format.names import manifest_path
-from statestore.maintenance.trend import TrendOptions, trend_of
+from statestore.maintenance.trend import trend_of
 from statestore.maintenance.trend_report import StateTrend, StoreTrend
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import LocalStorage
@@ -179,8 +179,14 @@ def test_forecasts_of_a_size_and_a_restore_time(tmp_path: Path) -> None:
     """Pure lines have the same time as their bounds, and a rate turns bytes into a time."""
     manifests = grown(tmp_path, [10_000 * n for n in range(1, 9)])
     newest = manifests[-1]
-    options = TrendOptions(size_bytes=100_000, restore_ms=2000, rate=50_000.0, parallelism=1)
-    trend = trend_of(iter(manifests), newest, options)
+    trend = trend_of(
+        iter(manifests),
+        newest,
+        size_bytes=100_000,
+        restore_ms=2000,
+        rate=50_000.0,
+        parallelism=1,
+    )
     assert trend.size is not None
     assert trend.size.per_day == pytest.approx(40_000)
     at_ms = START_MS + 54 * HOUR_MS  # 8 checkpoints at 0 to 42 h, and 20,000 bytes more
@@ -267,7 +273,7 @@ def test_only_manifests_are_read_and_two_are_in_memory(
 ) -> None:
     filled(tmp_path)
     storage = CountingStorage(str(tmp_path))
-    store = StateStore.from_storage(storage)
+    store = StateStore.open(storage)
     held = count_held(monkeypatch)
     seen: list[tuple[int, int]] = []
     trend = store.inspect.trend(on_progress=lambda done, total: seen.append((done, total)))
@@ -293,7 +299,7 @@ def test_the_list_of_files_of_a_carried_state_is_read_once(tmp_path: Path) -> No
     assert None not in lists
     assert [len({*lists[:3]}), len({*lists[3:]}), len({*lists})] == [1, 1, 2]
     storage = ReadCounts(str(tmp_path))
-    trend = StateStore.from_storage(storage).inspect.trend()
+    trend = StateStore.open(storage).inspect.trend()
     assert {storage.counts[str(name)] for name in lists} == {1}
     points = state(trend, "s").points
     assert [point.size_bytes for point in points] == [

@@ -107,7 +107,7 @@ def test_a_subtask_reads_only_its_row_groups(tmp_path: Path) -> None:
     with store_in(tmp_path).snapshot(parallelism=1) as checkpoint:
         entry = checkpoint.write_keyed("users", "totals", rows, key="user", max_parallelism=64)
     storage = CountingStorage(str(tmp_path))
-    keyed = StateStore.from_storage(storage).restore(parallelism=16).keyed("users", "totals")
+    keyed = StateStore.open(storage).restore(parallelism=16).keyed("users", "totals")
     assert keyed.to_arrow(5).num_rows > 0
     assert storage.opened.total() == 1
     assert storage.bytes_read < entry.size_bytes / 4

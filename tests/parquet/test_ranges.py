@@ -55,7 +55,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def read(storage: Storage, parallelism: int) -> tuple[KeyedEntry, list[pa.Table]]:
-    keyed = StateStore.from_storage(storage).restore(parallelism=parallelism).keyed("uid", "name")
+    keyed = StateStore.open(storage).restore(parallelism=parallelism).keyed("uid", "name")
     return keyed.entry, [keyed.to_arrow(subtask) for subtask in range(parallelism)]
 
 
@@ -109,7 +109,7 @@ def _end_bytes(folder: Path, entry: KeyedEntry, index: int, streams: int) -> int
 def test_adjacent_row_groups_are_read_in_one_request(stores: dict[str, Path]) -> None:
     """There is one request for the end of each file, and one for the needed row groups."""
     storage = CountingStorage(str(stores[RANGED]), STREAMS)
-    keyed = StateStore.from_storage(storage).restore(parallelism=8).keyed("uid", "name")
+    keyed = StateStore.open(storage).restore(parallelism=8).keyed("uid", "name")
     rows = keyed.to_arrow(1).num_rows
     asked = Counter(name for name, _, _ in storage.ranges)
     assert rows > 2 * 512
@@ -157,9 +157,7 @@ def test_prefetch_is_bounded_and_a_needed_read_never_waits() -> None:
 def test_an_abandoned_reader_sends_no_more_requests(stores: dict[str, Path]) -> None:
     """Its waiting requests are withdrawn."""
     storage = SlowStorage(str(stores[PARTITIONED]), streams=2, latency_seconds=0.01)
-    batches = (
-        StateStore.from_storage(storage).restore(parallelism=1).keyed("uid", "name").to_batches(0)
-    )
+    batches = StateStore.open(storage).restore(parallelism=1).keyed("uid", "name").to_batches(0)
     batches.read_next_batch()
     del batches
     time.sleep(0.1)
@@ -209,7 +207,7 @@ def test_a_damaged_prefetched_file_is_named(
     copy = tmp_path / "copy"
     shutil.copytree(stores[layout], copy)
     storage = CountingStorage(str(copy), STREAMS)
-    entry = StateStore.from_storage(storage).checkpoint().manifest.keyed[0]
+    entry = StateStore.open(storage).checkpoint().manifest.keyed[0]
     path = copy / entry.table.path / entry.handles[2].path
     damage(path)
     with pytest.raises(error, match=str(path)) as caught:
@@ -226,7 +224,7 @@ def test_a_failed_request_is_a_storage_error(
     def failing(self: CountingStorage, name: str, start: int, stop: int) -> bytes:
         raise OSError(5, "Input/output error")
 
-    store = StateStore.from_storage(storage)
+    store = StateStore.open(storage)
     keyed = store.restore(parallelism=3).keyed("uid", "name")
     monkeypatch.setattr(CountingStorage, "read_range", failing)
     with pytest.raises(StorageError, match=r"cannot read .*\.parquet: .*Input/output error"):
@@ -236,7 +234,7 @@ def test_a_failed_request_is_a_storage_error(
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_key_costs_a_footer_and_a_row_group(stores: dict[str, Path], layout: str) -> None:
     storage = CountingStorage(str(stores[layout]))
-    keyed = StateStore.from_storage(storage).restore().keyed("uid", "name")
+    keyed = StateStore.open(storage).restore().keyed("uid", "name")
     for user in ("user-00000", "user-07777"):
         storage.bytes_read = 0
         storage.opened.clear()

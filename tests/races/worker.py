@@ -154,7 +154,7 @@ def _open(task: Task) -> StateStore:
     storage: Any = open_storage(task.url, task.options)
     if "put" in task.part.stalls:
         storage = Stalling(storage, task.part.stalls["put"])
-    return StateStore.from_storage(storage, table_format=task.table_format, compaction=None)
+    return StateStore.open(storage, table_format=task.table_format, compaction=None)
 
 
 def _stall(part: Part, point: str, *, first: bool) -> None:

@@ -201,7 +201,7 @@ def test_a_history_crosses_a_rekey_with_the_current_key(store: StateStore) -> No
 
 def test_a_history_reads_no_file_twice(tmp_path: Path) -> None:
     storage = CountingStorage(str(tmp_path))
-    store = StateStore.from_storage(storage, table_format="parquet", compaction=None)
+    store = StateStore.open(storage, table_format="parquet", compaction=None)
     put(store, [{"k": i, "v": i} for i in range(50)])
     for _ in range(3):
         with store.snapshot(parallelism=2) as checkpoint:

@@ -39,7 +39,7 @@ class Made:
     def __init__(self, folder: Path, kind: str, layout: str) -> None:
         self.storage = CountingStorage(str(folder))
         options = ParquetOptions(row_group_rows=40)
-        self.store = StateStore.from_storage(
+        self.store = StateStore.open(
             self.storage, table_format="parquet", layout=layout, parquet=options, compaction=None
         )
         self.kind = kind

@@ -16,7 +16,7 @@ from statestore.testing.counting import CountingStorage
 @pytest.mark.parametrize("streams", [1, 4])
 def test_other_columns_and_row_groups_are_not_read(tmp_path: Path, streams: int) -> None:
     storage = CountingStorage(str(tmp_path), streams)
-    store = StateStore.from_storage(
+    store = StateStore.open(
         storage, table_format="parquet", parquet=ParquetOptions(row_group_rows=64)
     )
     random = Random(1)

@@ -51,7 +51,7 @@ def test_a_key_in_all_states(folder: Path) -> None:
 
 def test_one_file_per_state_is_read(folder: Path) -> None:
     storage = CountingStorage(str(folder))
-    assert StateStore.from_storage(storage).inspect.key("u7", 1).rows == 3
+    assert StateStore.open(storage).inspect.key("u7", 1).rows == 3
     data = {name: n for name, n in storage.opened.items() if name.endswith(".parquet")}
     assert sorted(name.split("/")[1] for name in data) == ["shops", "users"]
     assert set(data.values()) == {1}

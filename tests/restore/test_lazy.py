@@ -28,7 +28,7 @@ class Counted:
     def __init__(self, folder: Path, layout: str) -> None:
         self.storage = CountingStorage(str(folder))
         options = ParquetOptions(row_group_rows=64)
-        self.store = StateStore.from_storage(
+        self.store = StateStore.open(
             self.storage, table_format="parquet", layout=layout, parquet=options, compaction=None
         )
         self.rows = dict(ROWS)

@@ -135,7 +135,7 @@ def test_only_the_requested_columns_and_key_groups_are_read(folder: Path, stream
 
     def read(sql: str) -> tuple[int, set[str]]:
         storage = CountingStorage(str(folder), streams)
-        store = StateStore.from_storage(storage)
+        store = StateStore.open(storage)
         answer = store.query(sql)
         answer.read_all()
         data = [part for part in storage.ranges if part[0].endswith(".parquet")]
@@ -248,7 +248,7 @@ def test_a_scan_of_a_state_stops_at_its_next_batch(tmp_path: Path) -> None:
                 cancelled.set()
                 time.sleep(0.05)  # a slow store: the scan takes seconds
 
-    store = StateStore.from_storage(
+    store = StateStore.open(
         Cancelling(str(tmp_path / "store")), table_format="parquet", layout="partitioned"
     )
     with store.snapshot(parallelism=1) as checkpoint:
@@ -298,7 +298,7 @@ def test_a_damaged_file_is_named_and_the_next_query_succeeds(
     name = entry.handles[0].path
     damage(Path(path, entry.table.path, name))
     if streams:
-        store = StateStore.from_storage(CountingStorage(path, streams))
+        store = StateStore.open(CountingStorage(path, streams))
     for _ in range(2):
         with pytest.raises(error, match=name):
             ask(store, "SELECT min(k), max(text), sum(n), max(amount), max(x) FROM u.n")
@@ -518,7 +518,7 @@ def test_a_state_with_changes_reads_as_little_as_a_full_state(
     """As with a full state, other columns and row groups are not fetched."""
     storage = CountingStorage(str(tmp_path / "store"), streams)
     parquet = ParquetOptions(row_group_rows=64)
-    store = StateStore.from_storage(
+    store = StateStore.open(
         storage, table_format="parquet", layout=layout, parquet=parquet, compaction=None
     )
     with store.snapshot(parallelism=2) as checkpoint:

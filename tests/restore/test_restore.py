@@ -111,7 +111,7 @@ def test_a_subtask_opens_files_of_its_own_key_groups_once(
     assignment = KeyGroupAssignment(max_parallelism=case.max_parallelism, parallelism=parallelism)
     with tempfile.TemporaryDirectory() as folder:
         storage = CountingStorage(folder)
-        store = StateStore.from_storage(storage, table_format="parquet", layout="partitioned")
+        store = StateStore.open(storage, table_format="parquet", layout="partitioned")
         with store.snapshot(parallelism=1) as checkpoint:
             entry = case.write(checkpoint, UID, NAME)
         state = store.restore(parallelism=parallelism).keyed(UID, NAME)
@@ -129,7 +129,7 @@ def test_get_equals_filtering_all_rows(data: st.DataObject, case: KeyedCase) -> 
     """Every stored key and one absent key, from at most one file (I8)."""
     with tempfile.TemporaryDirectory() as folder:
         storage = CountingStorage(folder)
-        store = StateStore.from_storage(storage, table_format="parquet")
+        store = StateStore.open(storage, table_format="parquet")
         with store.snapshot(parallelism=1) as checkpoint:
             entry = case.write(checkpoint, UID, NAME)
         oracle = ReferenceKeyed(entry.state, tuple(case.rows.to_pylist()))

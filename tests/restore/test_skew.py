@@ -28,7 +28,7 @@ def rows_of(seed: int, count: int = 1200) -> list[dict[str, Any]]:
 def made(folder: Path, rows: list[dict[str, Any]], layout: str) -> tuple[StateStore, Any]:
     storage = CountingStorage(str(folder / "s"))
     options = ParquetOptions(row_group_rows=50)
-    store = StateStore.from_storage(
+    store = StateStore.open(
         storage, table_format="parquet", layout=layout, parquet=options, compaction=None
     )
     with store.snapshot(parallelism=2) as checkpoint:

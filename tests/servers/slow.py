@@ -3,7 +3,7 @@
 ::
 
     storage = SlowStorage(url)          # 20 ms a request, 50 MB/s a stream, 16 streams
-    StateStore.from_storage(storage).restore(parallelism=7)
+    StateStore.open(storage).restore(parallelism=7)
 
 The latency is a sleep, which uses no CPU, so that measurements show the network and the reader.
 """

@@ -48,14 +48,12 @@ def test_a_copy_to_a_bucket_resumes_after_a_failure(
     """I10: no partial object is visible, and complete files are not copied again."""
     source = fill(tmp_path / "source")
     counted = S3Storage(f"{storage.url}-counted", s3.options)
-    calls = calls_of(
-        counted, lambda each: source.maintenance.copy(1, StateStore.from_storage(each))
-    )
+    calls = calls_of(counted, lambda each: source.maintenance.copy(1, StateStore.open(each)))
     writes = [call.number for call in calls if call.operation == "write"]
     for at in (writes[len(writes) // 2], writes[-1]):
         faulty = FaultyStorage(storage, Fault(at, FaultKind.DISCONNECTED, lasting=True))
         with pytest.raises(StorageError):
-            source.maintenance.copy(1, StateStore.from_storage(faulty, table_format="parquet"))
+            source.maintenance.copy(1, StateStore.open(faulty, table_format="parquet"))
     left = {name for name in storage.list("operators") if name.endswith(".parquet")}
     sizes = {name: storage.size(name) for name in left}
     # The second attempt has given new names to the files that it found there.

@@ -31,10 +31,10 @@ def test_disk_and_s3(s3: S3Server, url: str, tmp_path: Path, layout: str) -> Non
     )
     take(disk, 0)
     take(bucket, 0)
-    same = disk.inspect.diff(1, 1, other=bucket)
+    same = disk.inspect.diff(1, bucket.checkpoint(1))
     assert (same.differs, same.b.read_bytes) == (False, 0)
     take(bucket, -1)
-    (state,) = disk.inspect.diff(1, 2, other=bucket).states
+    (state,) = disk.inspect.diff(1, bucket.checkpoint(2)).states
     assert (state.added, state.removed, state.changed) == (0, 0, 1)
 
     entry = bucket.checkpoint(2).manifest.keyed[0]

@@ -103,7 +103,7 @@ class World:
 
     def store(self, name: str = "a") -> StateStore:
         """Return a store as a new process opens it; in a bucket it has separate file lists."""
-        return StateStore.from_storage(
+        return StateStore.open(
             self.storage(name),
             table_format="parquet",
             compaction=COMPACTION,

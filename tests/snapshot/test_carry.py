@@ -231,7 +231,7 @@ def test_a_commit_checks_only_files_that_the_previous_checkpoint_does_not_refere
 ) -> None:
     """I5: as long as the previous checkpoint is visible, none of its files are collected."""
     storage = Asked(store.url)
-    with StateStore.from_storage(storage).snapshot(parallelism=2) as checkpoint:
+    with StateStore.open(storage).snapshot(parallelism=2) as checkpoint:
         write(checkpoint, ("a", "union"), 2, 2)
         checkpoint.carry_rest()
     (new,) = store.checkpoint(2).manifest.operator
@@ -245,7 +245,7 @@ def test_carried_files_are_checked_after_the_previous_checkpoint_has_expired(
     """I5: garbage collection may have deleted it."""
     storage = Asked(store.url)
     files = sorted(path for path in Path(store.url, "operators/a/keyed/k1").rglob("*.parquet"))
-    checkpoint = StateStore.from_storage(storage).snapshot(parallelism=2)
+    checkpoint = StateStore.open(storage).snapshot(parallelism=2)
 
     def commit() -> None:
         with checkpoint:

@@ -408,9 +408,7 @@ def test_a_layer_is_read_once_for_all_folded_key_groups(tmp_path: Path) -> None:
     store = StateStore.open(path, table_format="parquet", layout="partitioned", compaction=None)
     full(store)
     layer = change(store, table(dict.fromkeys(ROWS, 100))).layers[0].entry
-    counting = StateStore.from_storage(
-        Counting(path), compaction=CompactionRule(share=0, most_share=9)
-    )
+    counting = StateStore.open(Counting(path), compaction=CompactionRule(share=0, most_share=9))
     change(counting, table({"u1": 101}))
     read = Counter(Counting.read_names)
     change(counting, table({"u1": 101}))

@@ -502,7 +502,7 @@ def test_a_checkpoint_that_expired_during_its_commit_keeps_its_files(url: str) -
             checkpoint.write_changes("u", "n", [{"k": "c", "v": 3}], key="k")
         assert successor.maintenance.expire(retain=1).expired == (1,)
 
-    stalled = StateStore.from_storage(
+    stalled = StateStore.open(
         _Stalls(url, succeed_and_expire, before=False), table_format="parquet"
     )
     with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* has a tombstone"):
@@ -514,9 +514,7 @@ def test_a_checkpoint_that_expired_during_its_commit_keeps_its_files(url: str) -
 
 def test_a_writer_that_loses_at_its_put_deletes_nothing(url: str) -> None:
     """I9: the writer cannot know whether its put was executed; `gc` can."""
-    late = StateStore.from_storage(
-        _Stalls(url, lambda: _take(url), before=True), table_format="parquet"
-    )
+    late = StateStore.open(_Stalls(url, lambda: _take(url), before=True), table_format="parquet")
     with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* was committed by writer"):
         take(late)
     files = stored_files(url)

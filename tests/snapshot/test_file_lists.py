@@ -29,7 +29,7 @@ UIDS = ("a", "b")
 
 
 def over(storage: Storage) -> StateStore:
-    return StateStore.from_storage(storage, table_format="parquet", parquet=LISTED, compaction=None)
+    return StateStore.open(storage, table_format="parquet", parquet=LISTED, compaction=None)
 
 
 def opened(folder: Path) -> StateStore:

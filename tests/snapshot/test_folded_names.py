@@ -101,7 +101,7 @@ def test_one_of_two_savepoints_that_differ_in_case_is_created(
     tmp_path: Path, storage: type[LocalStorage], kept: str, name: str
 ) -> None:
     """The other name does not delete it."""
-    store = StateStore.from_storage(storage(str(tmp_path / "store")), table_format="parquet")
+    store = StateStore.open(storage(str(tmp_path / "store")), table_format="parquet")
     put(store, ("u", "n"))
     put(store, ("u", "n"))
     store.maintenance.savepoint(kept, 1)

@@ -193,7 +193,7 @@ def test_a_state_written_by_subtasks_is_measured_from_acknowledgements(store: St
 
 @pytest.mark.slow
 def test_every_phase_includes_its_requests(tmp_path: Path, ears: Ears) -> None:
-    store = StateStore.from_storage(
+    store = StateStore.open(
         SlowStorage(str(tmp_path / "s"), latency_seconds=0.03), table_format="parquet"
     )
     store.add_listener(ears)
@@ -251,7 +251,7 @@ class NoManifests(LocalStorage):
 
 
 def test_a_failed_put_is_reported_with_its_duration(tmp_path: Path, ears: Ears) -> None:
-    store = StateStore.from_storage(NoManifests(str(tmp_path)), table_format="parquet")
+    store = StateStore.open(NoManifests(str(tmp_path)), table_format="parquet")
     store.add_listener(ears)
     with pytest.raises(StorageError):
         take(store)

@@ -190,7 +190,7 @@ def test_elements_are_compared_by_value(
             with store.snapshot(parallelism=1) as checkpoint:
                 checkpoint.write_split("u", "e", _table(values, kind, False))
             stores.append(store)
-        (found,) = stores[0].inspect.diff(1, 1, other=stores[1]).states
+        (found,) = stores[0].inspect.diff(1, stores[1].checkpoint(1)).states
         assert (found.added, found.removed, found.changed) == (0, 0, wanted)
 
 

@@ -332,7 +332,7 @@ def test_nothing_is_read_for_timers_that_are_not_due(world: World) -> None:
     query = made(world, "ProcessingTime")
     assert isinstance(query.update, Processing)
     later = replace(query.update, processor=Later(pandas=False), max_parallelism=128)
-    store = StateStore.from_storage(storage, table_format="parquet", layout="partitioned")
+    store = StateStore.open(storage, table_format="parquet", layout="partitioned")
     query = replace(query, update=later, store=store)
     events = [(n, f"u{n}", n + 1) for n in range(40)]
     query.process(world.spark.createDataFrame(events, EVENTS), at(0, 1000))

@@ -77,7 +77,7 @@ class Checkpoints:
         self.form = form
         self.storage = CountingStorage(str(folder))
         lists = {"list_bytes": 1} if form == "compacted" else {}
-        self.store = StateStore.from_storage(
+        self.store = StateStore.open(
             self.storage,
             table_format="parquet",
             layout=layout,

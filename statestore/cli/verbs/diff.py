@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from statestore.catalog.catalog import Checkpoint
 from statestore.cli.checkpoints import (
     rows_explanation,
     rows_text,
@@ -111,15 +112,14 @@ def compare_checkpoints(
         most = MOST_ROWS if limit is None else limit
         joined = _join(store, (a, b), operator, state, changed_only=changed_only, limit=most)
         return Output(joined, write_joined)
-    other = None
+    second: str | Checkpoint = b
     if other_store is not None:
         streams = invocation.settings.parallel_streams
-        other = StateStore.open(other_store, parallel_streams=streams)
+        second = StateStore.open(other_store, parallel_streams=streams).checkpoint(b)
     with progress_bar("comparing") as progress:
         difference = store.inspect.diff(
             a,
-            b,
-            other=other,
+            second,
             operator=operator,
             state=state,
             keys=examples,

@@ -87,7 +87,7 @@ def test_a_program_that_keeps_a_result_exits(url: str, program: str) -> None:
 def test_a_dropped_result_stops_reading(url: str, streams: int) -> None:
     """It also holds no file open."""
     storage = CountingStorage(url, streams)
-    answer = StateStore.from_storage(storage).query("SELECT * FROM totals")
+    answer = StateStore.open(storage).query("SELECT * FROM totals")
     answer.read_next_batch()
     del answer
     gc.collect()

@@ -242,14 +242,14 @@ def test_an_unavailable_store_is_reported_once_and_found_again(tmp_path: Path) -
         take(writer)
         storage.is_away = False
 
-    found = followed(StateStore.from_storage(storage), interval_s=0, stop_after=1, say=say)
+    found = followed(StateStore.open(storage), interval_s=0, stop_after=1, say=say)
     next(found)
     storage.is_away = True
     assert [one.checkpoint_id for one, _ in found] == [2]
     assert said == ["retrying after an error: gone away"]
     storage.is_away = True
     with pytest.raises(StorageError):
-        next(followed(StateStore.from_storage(storage), interval_s=0, stop_after=1, say=say))
+        next(followed(StateStore.open(storage), interval_s=0, stop_after=1, say=say))
 
 
 def test_following_reads_only_listings_and_new_manifests(

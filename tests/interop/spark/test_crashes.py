@@ -359,7 +359,7 @@ def test_an_import_that_dies(kept: Kept, tmp_path: Path) -> None:
     watched = calls_of(
         LocalStorage(str(tmp_path / "watched")),
         lambda storage: import_checkpoint(
-            kept.spark, str(kept.location), StateStore.from_storage(storage, spark=kept.spark)
+            kept.spark, str(kept.location), StateStore.open(storage, spark=kept.spark)
         ),
     )
     commit = next(c for c in watched if c.name.startswith("checkpoints/") and "put" in c.operation)
@@ -371,7 +371,7 @@ def test_an_import_that_dies(kept: Kept, tmp_path: Path) -> None:
         )
         with pytest.raises(StorageError):
             import_checkpoint(
-                kept.spark, str(kept.location), StateStore.from_storage(storage, spark=kept.spark)
+                kept.spark, str(kept.location), StateStore.open(storage, spark=kept.spark)
             )
         store = StateStore.open(str(folder), spark=kept.spark)
         assert store.checkpoints() == ()
