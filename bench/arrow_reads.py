@@ -21,7 +21,7 @@ from bench.state import state_table
 from statestore import StateStore
 from statestore.format.manifest import KeyedEntry
 from statestore.restore.restored import RestoredKeyedState
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 
 __all__ = ["figures"]
 

@@ -20,7 +20,7 @@ from statestore.sources.offsets import (
     per_subtask_offsets,
     starting_offsets_json,
 )
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 
 __all__ = ["figures"]
 

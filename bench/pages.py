@@ -16,11 +16,10 @@ import pyarrow as pa
 
 from bench.measure import Figure, in_turn, times
 from statestore import StateStore
-from statestore.ui.checkpoint import checkpoint, state
-from statestore.ui.checkpoint_window import SHOWN
+from statestore.ui.checkpoint import SHOWN, checkpoint, state
 from statestore.ui.pages import PageView, render
 from statestore.ui.rescale import rescale
-from statestore.ui.timeline import timeline
+from statestore.ui.trends import timeline
 
 __all__ = ["figures"]
 

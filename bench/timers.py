@@ -27,7 +27,7 @@ from bench.measure import Figure, counted, times
 from bench.streaming import MAX_PARALLELISM, PARALLELISM, session
 from statestore import StateStore
 from statestore.streaming import MicroBatch, ProcessorOptions, QueryOptions, StatefulQuery
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 
 __all__ = ["figures"]
 

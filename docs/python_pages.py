@@ -49,7 +49,6 @@ PYTHON = {
             "statestore.sources.discovery",
             "statestore.sources.kafka",
             "statestore.sources.mirror",
-            "statestore.sources.mirror_names",
             "statestore.sources.mirror_policies",
         ),
         ("statestore.prometheus.PrometheusListener",),

@@ -15,8 +15,7 @@ from msgspec import field
 
 from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.extras import needs_extra
-from statestore.format.names import KEY_GROUP
-from statestore.format.state import POSITION, SUBTASK
+from statestore.format.names import KEY_GROUP, POSITION, SUBTASK
 from statestore.settings import SettingsTable
 
 with needs_extra("spark", "this job"):

@@ -26,8 +26,7 @@ from statestore.cli.main import Program
 from statestore.cli.output import Page, page
 from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.format.manifest import Manifest
-from statestore.jobgraph.restart import NoRestart, RestartStrategy
-from statestore.jobgraph.restart_options import strategy_of
+from statestore.jobgraph.restart import NoRestart, RestartStrategy, strategy_of
 from statestore.listeners import CheckpointListener
 from statestore.parsing import parse_toml
 from statestore.restarts import RestartClock, run_with_restarts

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from statestore.engines.subtask_rows import key_groups, split_by_subtask
     from statestore.format.compaction_policy import CompactionRule
     from statestore.format.manifest import Manifest
-    from statestore.format.state import StateKind
-    from statestore.format.ttl import TimeToLive
+    from statestore.format.state import StateKind, TimeToLive
     from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
     from statestore.keys.hashing import key_group_of
     from statestore.listeners import (
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from statestore.maintenance.edit_keys import RowUpdate
     from statestore.maintenance.erase_subject import OperatorKey
     from statestore.parquet.writer import ParquetOptions
-    from statestore.publishing.iceberg_table import IcebergTable
+    from statestore.publishing.iceberg_catalog import IcebergTable
     from statestore.restarts import run_with_restarts
     from statestore.restore.plan import RestorePlan
     from statestore.restore.restored import RestoredCheckpoint
@@ -96,7 +95,7 @@ _PLACES = {
     "CompactionFailed": "listeners",
     "CompactionListener": "listeners",
     "CompactionRule": "format.compaction_policy",
-    "IcebergTable": "publishing.iceberg_table",
+    "IcebergTable": "publishing.iceberg_catalog",
     "KeyGroupAssignment": "keys.groups",
     "KeyGroupRange": "keys.groups",
     "KeyedWriter": "snapshot.subtask_writer",
@@ -110,7 +109,7 @@ _PLACES = {
     "StateOptions": "snapshot.state_spec",
     "StateStore": "store",
     "SubtaskWriter": "snapshot.subtask_writer",
-    "TimeToLive": "format.ttl",
+    "TimeToLive": "format.state",
     "choose_batch_parallelism": "maintenance.batch_parallelism",
     "key_group_of": "keys.hashing",
     "key_groups": "engines.subtask_rows",

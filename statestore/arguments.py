@@ -19,8 +19,6 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, Unpack, get_args, ge
 
 from statestore.errors import InvalidArgumentError
 
-__all__ = ["checked", "checked_fields", "checked_methods"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=type)

@@ -17,24 +17,6 @@ from typing import Any, Literal
 
 from statestore.keys.groups import KeyGroupRange
 
-__all__ = [
-    "MOST_BARS",
-    "NotebookBar",
-    "Tone",
-    "amount",
-    "bars",
-    "count",
-    "counted",
-    "duration",
-    "figure",
-    "size",
-    "spans",
-    "strips",
-    "table",
-    "text",
-    "when",
-]
-
 MOST_BARS = 20
 """How many bars a picture has at most."""
 

@@ -12,8 +12,6 @@ from typing import Final
 
 from statestore.errors import InvalidArgumentError
 
-__all__ = ["Duration", "duration_text", "milliseconds_of"]
-
 Duration = timedelta | str
 
 _DAY: Final = 86_400_000

@@ -25,8 +25,6 @@ from urllib.request import url2pathname
 
 from statestore.errors import MissingDependencyError, StateStoreError
 
-__all__ = ["install_hint", "needs_extra"]
-
 
 @contextmanager
 def needs_extra(extra: str, subject: str) -> Iterator[None]:

@@ -17,18 +17,6 @@ from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.format.manifest import Manifest
 from statestore.format.metrics import CheckpointMetrics
 
-__all__ = [
-    "CheckpointCommitted",
-    "CheckpointFailed",
-    "CheckpointListener",
-    "CheckpointRestored",
-    "CompactionFailed",
-    "CompactionListener",
-    "Listeners",
-    "Progress",
-    "ignore_progress",
-]
-
 _log = logging.getLogger("statestore")
 
 Progress = Callable[[int, int], None]

@@ -26,16 +26,6 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any, Final
 
-__all__ = [
-    "nearest_double",
-    "nearest_float",
-    "parse_integer",
-    "parse_json",
-    "parse_number",
-    "parse_toml",
-    "whole_number",
-]
-
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _MOST_DIGITS: Final = 4300

@@ -39,8 +39,6 @@ with needs_extra("metrics", "metrics for Prometheus"):
         start_http_server,
     )
 
-__all__ = ["SECONDS", "PrometheusListener", "Serving", "serve"]
-
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 """The bounds of the histograms of durations: from a point lookup's to a large state's."""
 

@@ -25,8 +25,6 @@ from statestore.errors import (
 )
 from statestore.jobgraph.restart import RestartStrategy
 
-__all__ = ["RestartClock", "brief", "is_recoverable", "run_with_restarts"]
-
 R = TypeVar("R")
 
 _TRANSIENT: Final = (StorageError, CommitConflictError)

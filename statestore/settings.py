@@ -25,18 +25,6 @@ from msgspec.structs import FieldInfo, asdict, fields
 from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.parsing import parse_toml
 
-__all__ = [
-    "ENVIRONMENT",
-    "ResolvedSettings",
-    "Setting",
-    "Settings",
-    "SettingsTable",
-    "from_table",
-    "read_text",
-    "read_toml",
-    "resolve_settings",
-]
-
 T = TypeVar("T", bound=Struct)
 
 CONFIG_VARIABLE: Final = "STATESTORE_CONFIG"

@@ -29,8 +29,7 @@ from statestore.durations import Duration, milliseconds_of
 from statestore.engines.spark_modules import spark_module
 from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
 from statestore.format.compaction_policy import CompactionRule
-from statestore.format.state import LAYOUT_CHOICES
-from statestore.format.ttl import clock_ms
+from statestore.format.state import LAYOUT_CHOICES, clock_ms
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.ranges import RangeAssignment

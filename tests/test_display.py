@@ -15,7 +15,7 @@ from statestore import StateStore
 from statestore.display import MOST_BARS, NotebookBar, bars, duration, figure, strips, table
 from statestore.format.names import manifest_path
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 
 EVIL = "<script>alert('&\"')</script>"
 COLORS = {"currentColor", "#2e9e5b", "#c88a04", "#d64545"}

@@ -23,7 +23,7 @@ import statestore.store
 from docs.python_pages import PYTHON
 from statestore import CheckpointWriter, RestoredCheckpoint, StateStore
 from statestore.cli.main import cli
-from statestore.demo import job, micro_batches, run, story
+from statestore.demo import job, run, story
 from tests.interop.flink.goldens import FOLDER, Golden
 from tests.servers.kafka import kafka_broker
 from tests.support.iceberg_config import configure
@@ -216,7 +216,7 @@ def test_the_demo_prints_what_is_shown(
     directory = tmp_path / "statestore-demo"
     if flights_per_month is not None:  # with few files, micro-batches and Delta commits too
         monkeypatch.setattr(job, "MAX_PARALLELISM", 16)
-        monkeypatch.setattr(micro_batches, "BATCHES_TO_HALF", 1)
+        monkeypatch.setattr(job, "BATCHES_TO_HALF", 1)
         monkeypatch.setattr(story, "TABLE_FORMAT", "parquet")
     assert run(str(directory), flights_per_month=flights_per_month) == 0
     printed, progress = capfd.readouterr()

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
+from statestore.catalog.fence import Upgrade
 from statestore.errors import FormatVersionError
-from statestore.format.claim_documents import Upgrade
 from statestore.format.documents import document_bytes
 from statestore.format.listed import list_of
 from statestore.format.names import manifest_path, pin_path, savepoint_path

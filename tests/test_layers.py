@@ -51,15 +51,11 @@ FLINK = (
 ROWS = (
     "statestore.keys.arrow",
     "statestore.keys.arrow_java",
-    "statestore.keys.arrow_numbers",
-    "statestore.keys.arrow_sql",
-    "statestore.keys.arrow_type_names",
     "statestore.keys.arrow_types",
-    "statestore.keys.murmur3",
-    "statestore.keys.text_bytes",
+    "statestore.keys.byte_hashes",
     *("statestore.rows", "statestore.parquet", "statestore.delta"),
     *("statestore.layers", "statestore.engines"),
-    *("statestore.sources.batch_inputs", "statestore.sources.table_files"),
+    "statestore.sources.table_files",
     "statestore.restore",
     "statestore.snapshot",
     "statestore.maintenance",
@@ -88,7 +84,7 @@ HOMES = {
     ),
     "delta": ("statestore.spark", "statestore.testing", "jobs"),
     "deltalake": (
-        *("statestore.delta", "statestore.sources.batch_inputs", "statestore.sources.table_files"),
+        *("statestore.delta", "statestore.sources.table_files"),
         *("statestore.streaming.outputs", "statestore.interop.tables"),
     ),
     "pandas": (
@@ -149,16 +145,12 @@ PURE = (
     "statestore.display",
     "statestore.extras",
     "statestore.parsing",
-    "statestore.keys.big_numbers",
+    "statestore.keys.java",
     "statestore.keys.groups",
     "statestore.keys.hashing",
-    "statestore.keys.java",
-    "statestore.keys.java_scalars",
     "statestore.keys.key_types",
     "statestore.keys.ranges",
-    "statestore.keys.regrouping",
     "statestore.keys.sql",
-    "statestore.keys.values",
     "statestore.jobgraph",
     "statestore.format",
     "statestore.spark.java",
@@ -185,7 +177,7 @@ LAZY = {
     ("statestore.cli.verbs.bootstrap", "statestore.interop.flink_plans.bootstrap_plan"),
     # ones that need pyiceberg
     ("statestore.api.maintenance", "statestore.publishing.publish.publish"),
-    ("statestore.api.maintenance", "statestore.publishing.unpublish.unpublish"),
+    ("statestore.api.maintenance", "statestore.publishing.publish.unpublish"),
     ("jobs.job", "statestore.prometheus.serve"),  # nor has every user the client of Prometheus
     # A public name is imported when it is asked for.
     ("statestore", "statestore"),

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import CheckpointRef
-from statestore.format.ttl import clock_ms
+from statestore.format.state import clock_ms
 from statestore.jobgraph.graph import JobGraph
 from statestore.maintenance import diff as diff_command
 from statestore.maintenance import trend as trend_command

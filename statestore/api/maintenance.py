@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import CheckpointRef
-from statestore.format.hold_documents import Pin, Savepoint
+from statestore.catalog.holds import Pin, Savepoint
 from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance import compact as compact_command
 from statestore.maintenance import copy as copy_command
@@ -23,7 +23,7 @@ from statestore.maintenance import translate_offsets as translate_command
 from statestore.maintenance import upgrade as upgrade_command
 from statestore.maintenance import verify as verify_command
 from statestore.maintenance.store_context import HasContext
-from statestore.publishing.iceberg_table import IcebergTable, PublishedState, UnpublishedTable
+from statestore.publishing.iceberg_catalog import IcebergTable, PublishedState, UnpublishedTable
 
 __all__ = ["StoreMaintenance"]
 
@@ -162,6 +162,6 @@ class StoreMaintenance(HasContext):
             MissingDependencyError: without pyiceberg.
             StorageError: if the catalog or the store cannot be read or written.
         """
-        from statestore.publishing.unpublish import unpublish  # needs pyiceberg
+        from statestore.publishing.publish import unpublish  # needs pyiceberg
 
         return unpublish(self.parts.catalog(), table, replace=replace, dry_run=dry_run)

@@ -29,8 +29,7 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.documents import document_bytes, parse_document
-from statestore.format.file_lists import file_list_to_json
-from statestore.format.hold_documents import is_savepoint_name
+from statestore.format.files_json import file_list_to_json
 from statestore.format.listed import FileList, ListedFiles, list_of, read_all, totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, TableFormat
 from statestore.format.manifest_json import (
@@ -42,23 +41,12 @@ from statestore.format.names import (
     CHECKPOINTS,
     STORE_FILE,
     checkpoint_id_of,
+    is_savepoint_name,
     manifest_path,
     tombstone_path,
 )
 from statestore.format.state import LayoutChoice
 from statestore.storage import Storage, is_full_disk, put_once, refuse_unsafe
-
-__all__ = [
-    "DEFAULT_TABLE_FORMAT",
-    "Catalog",
-    "Checkpoint",
-    "CheckpointRef",
-    "SeenCheckpoints",
-    "refuse_inside_store",
-    "refuse_newer_format",
-    "refuse_plain_file",
-    "store_document",
-]
 
 STORE_FORMAT = "statestore"
 STORE_FORMAT_VERSION = 1

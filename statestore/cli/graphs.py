@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from statestore.cli.drawing import ASCII, count, counted, size
 from statestore.cli.output import Page
 from statestore.format.manifest import KeyedEntry, Manifest
-from statestore.jobgraph.chaining import JobVertex, job_vertices
 from statestore.jobgraph.graph import EdgePartitioner, JobGraph
 from statestore.jobgraph.matching import Matching, StoredOperator
-from statestore.jobgraph.operators import operator_ids
-from statestore.jobgraph.stored_operators import label_of
+from statestore.jobgraph.operators import JobVertex, job_vertices, label_of, operator_ids
 
 __all__ = [
     "ShownGraph",

@@ -24,9 +24,9 @@ from statestore.errors import UnsupportedTypeError
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.left_out import LeftOutState, left_out_text
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
-from statestore.format.names import KEY_GROUP
+from statestore.format.names import KEY_GROUP, POSITION, SUBTASK
 from statestore.format.schema import DataType, Field, Schema
-from statestore.format.state import POSITION, SUBTASK, Layout
+from statestore.format.state import Layout
 from statestore.parquet.reader import open_data
 from statestore.parquet.statistics import file_statistics, statistics_columns
 from statestore.storage import Storage

@@ -35,8 +35,6 @@ from statestore.extras import needs_extra
 from statestore.spark.session import default_settings
 from statestore.store import StateStore
 
-__all__ = ["Ledger", "Place", "main", "make_topic", "parser", "produce", "run_demo"]
-
 JOB = Path(__file__).with_name("orders.py")
 CUSTOMERS, PARTITIONS = 5_000, 6
 # (parallelism, number of orders that are produced before the run): the first run writes the full

@@ -26,8 +26,6 @@ from pyspark.sql import functions as F
 from statestore.errors import InvalidArgumentError
 from statestore.extras import needs_extra
 
-__all__ = ["MONTHS", "TOPIC", "FlightLog", "read_flights", "write_log"]
-
 TOPIC = "flights"
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

@@ -32,8 +32,6 @@ from statestore.sources.offsets import (
 )
 from statestore.store import StateStore
 
-__all__ = ["SOURCE", "STATE", "UID", "main", "run"]
-
 UID, STATE, SOURCE, OFFSETS = "totals-by-customer", "totals", "orders-source", "offsets"
 MAX_PARALLELISM = 128
 ORDER = "id BIGINT, customer STRING, cents BIGINT"

@@ -22,9 +22,6 @@ from statestore.cli.drawing import ASCII, UNICODE, key_group_bars
 from statestore.display import duration
 from statestore.errors import InvalidArgumentError
 
-__all__ = ["Teller"]
-
-
 Cell = int | float | str
 DRAWING_WIDTH = 100
 INDENT = "   "

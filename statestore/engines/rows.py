@@ -17,20 +17,18 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
-from statestore.format.digest import combine
+from statestore.format.digest import RowSet, combine
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.names import KEY_GROUP
-from statestore.format.rescale_proof import RowSet
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState
-from statestore.keys.arrow import check_key_types
+from statestore.keys.arrow_types import check_key_types
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.layers.base_comparison import BaseComparison, ObservedRows
 from statestore.layers.expiry import time_column
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
-from statestore.parquet.uncommitted_files import UncommittedFiles
-from statestore.parquet.writer import ParquetOptions
+from statestore.parquet.writer import ParquetOptions, UncommittedFiles
 from statestore.rows.column_types import schema_of_arrow
 from statestore.rows.fit_columns import fit_table
 from statestore.rows.key_group_column import key_group_column, with_key_group, without_groups

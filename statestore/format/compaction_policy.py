@@ -36,19 +36,6 @@ from statestore.format.layers import changed_rows_before, widened_spans
 from statestore.format.manifest import KeyedEntry
 from statestore.keys.groups import KeyGroupRange
 
-__all__ = [
-    "CompactionRule",
-    "LayeredSpan",
-    "is_overdue",
-    "is_urgent",
-    "layers_to_merge",
-    "needs_compaction",
-    "overdue_layers",
-    "overdue_spans",
-    "spans_of",
-    "spans_to_fold",
-]
-
 
 @dataclass(frozen=True)
 class CompactionRule:

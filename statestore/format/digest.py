@@ -4,6 +4,10 @@ The digest of a set of rows is the sum, modulo 2^64, of a 64-bit hash of each ro
 a key group, a subtask or a whole state is the sum of its parts' digests (I7). This module defines
 it in plain Python. ``rows/digests.py`` computes the same on Arrow columns, and docs/FORMAT.md
 describes it. The digest detects accidents. It does not protect against forged rows.
+
+The proof that a rescale changed nothing follows from it. If the subtasks' rows and digests sum to
+the stored ones, every stored row went to exactly one subtask, and no other row was added (I7). With
+union and broadcast state, each subtask gets a copy that must equal the stored rows.
 """
 
 from __future__ import annotations
@@ -11,9 +15,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-__all__ = ["combine", "digest_text", "hash_row", "hash_value"]
 
 U64 = (1 << 64) - 1
 STEP = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, as in SplitMix64
@@ -111,3 +114,37 @@ def _hash_bytes(raw: bytes) -> int:
         int.from_bytes(padded[start : start + 8], "little") for start in range(0, len(padded), 8)
     ]
     return hash_sequence(words, len(raw))
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """A multiset of rows, represented by their number and their order-independent digest."""
+
+    rows: int
+    digest: int
+
+
+@dataclass(frozen=True)
+class RescaleProof:
+    """The stored rows and each subtask's rows; with ``copies`` each subtask should get all rows."""
+
+    stored: RowSet
+    subtasks: tuple[RowSet, ...]
+    copies: bool = False
+
+    @property
+    def together(self) -> RowSet:
+        """The rows of all subtasks; with copies, the first one that differs from ``stored``."""
+        if self.copies:
+            return next(
+                (subtask for subtask in self.subtasks if subtask != self.stored), self.stored
+            )
+        return RowSet(
+            sum(subtask.rows for subtask in self.subtasks),
+            combine(subtask.digest for subtask in self.subtasks),
+        )
+
+    @property
+    def holds(self) -> bool:
+        """True if the rows are the stored ones: none lost, none duplicated, none changed."""
+        return self.together == self.stored

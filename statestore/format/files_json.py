@@ -1,19 +1,32 @@
-"""The data files of a state in a manifest, stored column by column."""
+"""The data files and layers of a state in a manifest, stored column by column, and lists of files.
+
+A document may have been written by anybody, so its names are not trusted: only names that its
+writer would create are accepted. A state's table must be in its operator's folder, and a data file
+must have the name of such a file. Such names cannot lead out of the store or into another state's
+table.
+"""
 
 from __future__ import annotations
 
 import zlib
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from statestore.errors import MalformedManifestError
 from statestore.format.digest import digest_text
 from statestore.format.documents import (
     Count,
+    Header,
+    document_bytes,
     member_error,
+    parse_document,
+    prefix_place,
+    report_place,
 )
 from statestore.format.handles import (
     Footer,
@@ -23,15 +36,53 @@ from statestore.format.handles import (
     OperatorStateHandle,
     file_ranges,
 )
+from statestore.format.layers import change_state
+from statestore.format.listed import FileList, ListedFiles, Totals, totals_of
+from statestore.format.manifest import Entry, KeyedEntry, Layer, TableRef
 from statestore.format.names import (
+    is_file_list,
     is_operator_file,
     is_ranged_file,
     key_group_of_file,
+    table_of,
 )
-from statestore.format.state import KeyedState, Layout
+from statestore.format.state import KeyedState, Layout, OperatorState
 from statestore.keys.groups import MAX_PARALLELISM, KeyGroupRange
 
-__all__ = ["Digest", "Files", "KeyedFiles", "files_json", "keyed_files_json"]
+Sort = Literal["keyed", "changes", "operator"]
+
+
+def refuse_foreign_folder(
+    path: str, sort: Sort, state: KeyedState | OperatorState, member: str, relabelled: bool
+) -> None:
+    """Refuse a path, found in ``member``, that is not the folder of this state's table.
+
+    If ``relabelled``, the operator may have had another label when the table was created. That can
+    happen to an operator that has a place in a job graph but no uid.
+    """
+    folder = table_of(path)
+    own = folder is not None and folder[1:] == (sort, state.name)
+    if folder is None or not own or (folder[0] != state.uid and not relabelled):
+        message = f"{path!r} is not a valid folder for the {sort} table of {state}"
+        raise member_error(member, message)
+
+
+def duplicate_problem(folders: Iterable[tuple[str, str, str]]) -> str | None:
+    """Return a message about two states with the same name or table; None if all differ.
+
+    ``folders`` has (operator uid, state, path) of each state.
+    """
+    states: set[tuple[str, str]] = set()
+    owners: dict[str, tuple[str, str]] = {}
+    for uid, state, path in folders:
+        if (uid, state) in states:
+            return f"state {state!r} of operator {uid!r} occurs twice"
+        if path in owners:
+            return f"states {owners[path]} and {(uid, state)} have the same table {path!r}"
+        states.add((uid, state))
+        owners[path] = uid, state
+    return None
+
 
 _UNKNOWN = Footer(0, "")
 
@@ -259,3 +310,204 @@ def refuse_disorder(ranges: Iterable[KeyGroupRange], max_parallelism: int) -> No
                 f"parallelism {max_parallelism}"
             )
         next_free = span.last + 1
+
+
+LIST_FORMAT = "statestore-files"
+LIST_VERSION = 1
+_MEND_LIST = (
+    "recover it from a backup, or take a full checkpoint of this state (other states can be "
+    "carried) and expire the older checkpoints"
+)
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Access to the separate lists that a document names.
+
+    ``read`` returns the bytes of a list or raises FileNotFoundError. ``name`` is the document's
+    name in errors. ``known`` has the files of each part of a document that was just written, in its
+    order: to make them again takes most of the time of reading.
+    """
+
+    name: str
+    read: Callable[[str], bytes]
+    known: Iterator[Sequence[Any]] | None = None
+
+
+class FileListDocument(Struct, frozen=True):
+    """A manifest's reference to a list of files."""
+
+    path: str
+    size_bytes: Count
+    sha256: Sha256
+    files: Count
+    rows: Count
+    data_bytes: Count
+    digest: Digest
+
+    def listed(self, state: KeyedState, table: str, lists: Lists, *, packed: bool) -> ListedFiles:
+        """Return the files of a state; the list is read on the first access to one of them."""
+        if not is_file_list(self.path):
+            raise member_error(".path", f"{self.path!r} is not a valid name for a file list")
+        totals = Totals(self.files, self.rows, self.data_bytes, int(self.digest, 16))
+        file_list = FileList(self.path, self.size_bytes, self.sha256, totals)
+        return ListedFiles(file_list, lambda: _read(file_list, state, table, lists, packed=packed))
+
+
+class _ListDocument(Header, frozen=True):
+    table: str
+    files: KeyedFiles
+
+
+def _read(
+    file_list: FileList, state: KeyedState, table: str, lists: Lists, *, packed: bool
+) -> tuple[KeyedStateHandle, ...]:
+    name = f"{lists.name}: the file list {file_list.path} of {state}"
+    try:
+        raw = lists.read(file_list.path)
+    except FileNotFoundError as error:
+        raise MalformedManifestError(f"{name} is missing; {_MEND_LIST}") from error
+    document = _parse(raw, name, (file_list.size_bytes, file_list.sha256))
+    with report_place(name, ".table"):
+        if document.table != table:
+            raise ValueError(f"it belongs to {document.table!r} instead of {table!r}")
+    with report_place(name, ".files"):
+        handles = document.files.keyed(state, packed=packed)
+        if totals_of(handles) != file_list.totals:
+            raise ValueError(
+                f"the files add up to {totals_of(handles)} instead of {file_list.totals}"
+            )
+    return handles
+
+
+def _parse(raw: bytes, name: str, known: tuple[int, str] | None = None) -> _ListDocument:
+    return parse_document(
+        raw,
+        _ListDocument,
+        name=name,
+        form=LIST_FORMAT,
+        newest=LIST_VERSION,
+        mend=_MEND_LIST,
+        known=known,
+    )
+
+
+def file_list_to_json(entry: KeyedEntry, *, packed: bool) -> bytes:
+    """Return the document with the list of a state's base files."""
+    return document_bytes(
+        {
+            "format": LIST_FORMAT,
+            "format_version": LIST_VERSION,
+            "table": entry.table.path,
+            "files": keyed_files_json(entry.handles, packed=packed),
+        },
+        lambda raw: _parse(raw, "the file list"),
+    )
+
+
+def files_member(entry: KeyedEntry, *, packed: bool = False) -> dict[str, Any]:
+    """Return the member ``files`` of a state or a layer, or ``file_list`` for a separate list."""
+    if not isinstance(entry.handles, ListedFiles):
+        return {"files": keyed_files_json(entry.handles, packed=packed)}
+    known = entry.handles.file_list
+    return {
+        "file_list": {
+            "path": known.path,
+            "size_bytes": known.size_bytes,
+            "sha256": known.sha256,
+            "files": known.totals.files,
+            "rows": known.totals.rows,
+            "data_bytes": known.totals.size_bytes,
+            "digest": digest_text(known.totals.digest),
+        }
+    }
+
+
+def listed_files(
+    files: KeyedFiles | None,
+    file_list: FileListDocument | None,
+    state: KeyedState,
+    table: str,
+    lists: Lists,
+    *,
+    packed: bool = False,
+) -> Sequence[KeyedStateHandle]:
+    """Return the files of a state from a document, which must have exactly one of both members."""
+    if (files is None) == (file_list is None):
+        raise ValueError("exactly one of 'files' and 'file_list' must be present")
+    if lists.known is not None:
+        handles: Sequence[KeyedStateHandle] = next(lists.known)
+        return handles
+    if files is not None:
+        with prefix_place(".files"):
+            return files.keyed(state, packed=packed)
+    assert file_list is not None  # checked above
+    with prefix_place(".file_list"):
+        return file_list.listed(state, table, lists, packed=packed)
+
+
+def layers_json(entry: KeyedEntry) -> dict[str, Any]:
+    """Return the member ``changes`` of a state; empty for a state without layers."""
+    if not entry.layers:
+        return {}
+    return {
+        "changes": [
+            {
+                "checkpoint": layer.checkpoint_id,
+                "depth": layer.depth,
+                "live": [[span.first, span.last] for span in layer.live],
+                "path": layer.entry.table.path,
+                "rows": layer.entry.rows,
+                "digest": digest_text(layer.entry.digest),
+                **files_member(layer.entry, packed=True),
+            }
+            for layer in entry.layers
+        ]
+    }
+
+
+class LayerDocument(Struct, frozen=True):
+    """A layer of changes."""
+
+    checkpoint: Count
+    depth: Count
+    live: tuple[tuple[Count, Count], ...]
+    path: str
+    rows: Count
+    digest: Digest
+    files: KeyedFiles | None = None
+    file_list: FileListDocument | None = None
+
+    def layer(self, stored: KeyedState, lists: Lists) -> Layer:
+        """Return the layer; ``stored`` is the state that its changes are stored as."""
+        handles = listed_files(self.files, self.file_list, stored, self.path, lists, packed=True)
+        entry = KeyedEntry(stored, TableRef("parquet", self.path), handles)
+        refuse_other_totals(entry, self, ("rows", "digest"))
+        with prefix_place(".live"):
+            live = tuple(KeyGroupRange(first, last) for first, last in self.live)
+            refuse_disorder(live, stored.max_parallelism)
+        return Layer(entry, self.checkpoint, self.depth, live)
+
+
+def layers_of(
+    changes: Sequence[LayerDocument], state: KeyedState, lists: Lists, *, relabelled: bool
+) -> tuple[Layer, ...]:
+    """Return the layers of a state; ``relabelled`` is as in :func:`refuse_foreign_folder`."""
+    stored = change_state(state) if changes else state
+    layers = []
+    for index, changed in enumerate(changes):
+        with prefix_place(f".changes[{index}]"):
+            refuse_foreign_folder(changed.path, "changes", state, ".path", relabelled)
+            layers.append(changed.layer(stored, lists))
+    return tuple(layers)
+
+
+def refuse_other_totals(entry: Entry, document: object, members: Iterable[str]) -> None:
+    """Refuse totals in a document that differ from the sums of its files."""
+    for member in members:
+        actual, recorded = getattr(entry, member), getattr(document, member)
+        actual = digest_text(actual) if member == "digest" else actual
+        if recorded != actual:
+            raise member_error(
+                f".{member}", f"the manifest says {recorded}, but the files add up to {actual}"
+            )

@@ -29,19 +29,6 @@ from msgspec.structs import astuple
 
 from statestore.keys.groups import MAX_PARALLELISM, KeyGroupAssignment, KeyGroupRange
 
-__all__ = [
-    "FileRanges",
-    "Footer",
-    "GroupIndex",
-    "Handle",
-    "KeyedStateHandle",
-    "KeyedStateSlice",
-    "OperatorStateHandle",
-    "assign",
-    "file_ranges",
-    "reassign",
-]
-
 _U64 = 2**64 - 1
 
 

@@ -20,17 +20,6 @@ from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, Layout, StateKind
 from statestore.keys.groups import KeyGroupRange
 
-__all__ = [
-    "MARK",
-    "are_changes",
-    "change_state",
-    "changed_rows_before",
-    "delete_widths",
-    "live_rows",
-    "live_without",
-    "widened_spans",
-]
-
 
 def are_changes(state: KeyedState) -> bool:
     """Return whether the rows of a state are changes, each marked as an upsert or a delete."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from statestore.errors import LeftOutStateError
 from statestore.jobgraph.operators import operator_id
 
-__all__ = ["LeftOutState", "left_out_of", "left_out_text", "refuse_left_out", "still_left_out"]
-
 Name = tuple[str, str]
 
 

@@ -4,6 +4,10 @@ A manifest names, for every state, the table, its version, and each data file wi
 rows, bytes, row groups and digests. A reader needs only the manifest and the data files, without a
 table log or a listing. ``manifest_json.py`` implements the document's format, and docs/FORMAT.md
 describes it.
+
+A manifest also records, per job, the last batch that its checkpoint contains, so that a retried
+batch is written only once. A checkpoint id is not sufficient, because commands such as ``edit`` use
+ids too. Checkpoints that build on it inherit the record.
 """
 
 from __future__ import annotations
@@ -16,9 +20,8 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta
 
 from statestore.display import NotebookBar, amount, bars, counted, figure, size, table, text, when
-from statestore.errors import StateNotFoundError
-from statestore.format.batches import BatchRecord
-from statestore.format.digest import combine
+from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.format.digest import RowSet, combine
 from statestore.format.documents import Count
 from statestore.format.handles import (
     FileRanges,
@@ -30,24 +33,79 @@ from statestore.format.handles import (
 from statestore.format.left_out import LeftOutState
 from statestore.format.listed import Totals, read_all, totals_of
 from statestore.format.metrics import CheckpointMetrics
-from statestore.format.rescale_proof import RowSet
 from statestore.format.state import KeyedState, OperatorState
 from statestore.jobgraph.graph import JobGraph
-from statestore.jobgraph.stored_operators import Operators
+from statestore.jobgraph.operators import Operators
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import RangeAssignment
 
-__all__ = [
-    "TABLE_FORMATS",
-    "KeyedEntry",
-    "Layer",
-    "Manifest",
-    "Merged",
-    "OperatorEntry",
-    "TableFormat",
-    "TableRef",
-    "Writer",
-]
+_MOST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of a job, for which a snapshot is taken.
+
+    Attributes:
+    job: the name of the job. If it is empty, the job numbers its checkpoints itself, and ``number``
+    is the id of the checkpoint.
+    number: the number of the batch, 0 or more; later batches have greater numbers.
+    """
+
+    job: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"batch {self.number} of job {self.job!r}"
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """The last batch of a job that a checkpoint contains.
+
+    Attributes:
+        number: the number of the batch.
+    checkpoint_id: the checkpoint taken for it. In a checkpoint that was copied from another store,
+    it is the copy.
+    """
+
+    number: int
+    checkpoint_id: int
+
+
+def batch_of(batch: Any, checkpoint_id: int | None) -> Batch | None:
+    """Return the batch that a snapshot is taken for.
+
+    Args:
+    batch: the caller's ``(job, number)``, or None.
+    checkpoint_id: the id that the caller requests, or None.
+
+    Returns:
+    The batch. If only an id is given, it is the batch with that number of the unnamed job. None if
+    neither is given.
+
+    Raises:
+    InvalidArgumentError: if ``batch`` is not a name and a number.
+    """
+    if batch is None:
+        return None if checkpoint_id is None else Batch("", checkpoint_id)
+    match batch:
+        case (str(job), int(number)) if job and job.isprintable() and not isinstance(number, bool):
+            if 0 <= number <= _MOST:
+                return Batch(job, number)
+    raise InvalidArgumentError(
+        "a batch must be a job name and a batch number, for example ('totals', 7), not "
+        f"{batch!r:.200}"
+    )
+
+
+def with_batch(
+    inherited: Mapping[str, BatchRecord], batch: Batch | None, checkpoint_id: int
+) -> dict[str, BatchRecord]:
+    """Return the inherited records of a checkpoint, with the record of its own batch added."""
+    own = {} if batch is None else {batch.job: BatchRecord(batch.number, checkpoint_id)}
+    return {**inherited, **own}
+
 
 TABLE_FORMATS = ("delta", "parquet")
 TableFormat = Annotated[str, Meta(pattern=rf"\A({'|'.join(TABLE_FORMATS)})\Z")]

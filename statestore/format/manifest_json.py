@@ -3,38 +3,56 @@
 Data files are stored column by column (one array of paths, one of row counts, …). That takes a
 tenth of the bytes and of the parsing time of one object per file, and is still readable.
 docs/FORMAT.md lists every member.
+
+The writer and the reader of a manifest both check its origin, the record of the command that made
+the checkpoint. The checks matter because ``forget`` acts on the record to finish an interrupted
+run: it moves savepoints and expires a checkpoint.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct, ValidationError, structs, to_builtins
 
-from statestore.format.batches import BatchRecord
-from statestore.format.digest import digest_text
+from statestore.errors import InvalidArgumentError
+from statestore.format.digest import RowSet, digest_text
 from statestore.format.documents import (
     CheckpointId,
     Count,
     Header,
     Moment,
     convert_json,
+    convert_value,
     document_bytes,
     parse_document,
     prefix_place,
     report_place,
 )
-from statestore.format.file_lists import FileListDocument, Lists, files_member, listed_files
-from statestore.format.files_json import Digest, Files, KeyedFiles, files_json
-from statestore.format.foreign_names import Sort, duplicate_problem, refuse_foreign_folder
-from statestore.format.graph_json import GraphDocument, graph_from_json, graph_to_json
-from statestore.format.layers_json import LayerDocument, layers_json, layers_of, refuse_other_totals
+from statestore.format.files_json import (
+    Digest,
+    FileListDocument,
+    Files,
+    KeyedFiles,
+    LayerDocument,
+    Lists,
+    Sort,
+    duplicate_problem,
+    files_json,
+    files_member,
+    layers_json,
+    layers_of,
+    listed_files,
+    refuse_foreign_folder,
+    refuse_other_totals,
+)
 from statestore.format.left_out import LeftOutState
 from statestore.format.listed import list_of
 from statestore.format.manifest import (
+    BatchRecord,
     Entry,
     KeyedEntry,
     Manifest,
@@ -42,27 +60,152 @@ from statestore.format.manifest import (
     TableRef,
     Writer,
 )
-from statestore.format.metrics_json import MetricsDocument, metrics_from_json, metrics_to_json
-from statestore.format.origin_json import origin_from_json, refuse_changed
-from statestore.format.rescale_proof import RowSet
+from statestore.format.metrics import MetricsDocument, metrics_from_json, metrics_to_json
+from statestore.format.names import is_savepoint_name
 from statestore.format.schema import Schema
-from statestore.format.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
-from statestore.format.ttl import TimeToLive, TtlUpdate, TtlVisibility
+from statestore.format.state import (
+    KeyedState,
+    Layout,
+    OperatorState,
+    StateKind,
+    TimeDomain,
+    TimeToLive,
+    TtlUpdate,
+    TtlVisibility,
+)
+from statestore.jobgraph.graph import ChainingStrategy, EdgePartitioner, Exchange, JobGraph
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import MAX_PARALLELISM
 from statestore.keys.ranges import RangeAssignment
 
-__all__ = [
-    "FORMAT",
-    "FORMAT_VERSION",
-    "E",
-    "check_manifest_version",
-    "keyed_from_json",
-    "keyed_to_json",
-    "left_out_to_json",
-    "manifest_from_json",
-    "manifest_to_json",
-]
+
+class _Node(Struct, frozen=True, kw_only=True):
+    name: str
+    uid: str | None = None
+    uid_hash: str | None = None
+    parallelism: Count
+    max_parallelism: Count | None = None
+    strategy: ChainingStrategy
+    slot_group: str
+    source: bool
+    legacy_source: bool
+    yielding: bool
+
+
+class _Edge(Struct, frozen=True, kw_only=True):
+    source: str
+    target: str
+    partitioner: EdgePartitioner | None = None
+    exchange: Exchange
+    number: Count
+
+
+class GraphDocument(Struct, frozen=True):
+    """The members of a stored graph, in this order; only null members may be missing."""
+
+    chaining: bool
+    chain_different_max: bool
+    auto_generate_uids: bool
+    nodes: tuple[_Node, ...]
+    edges: tuple[_Edge, ...]
+
+
+def graph_to_json(graph: JobGraph) -> dict[str, Any]:
+    """Return a graph as a complete JSON object: its options, ``nodes`` and ``edges``.
+
+    Raises InvalidArgumentError for a number that does not fit 64 bits, and for text with an
+    unpaired surrogate, which UTF-8 cannot encode.
+    """
+    try:
+        members = convert_value(graph, GraphDocument)
+    except ValidationError as error:
+        raise InvalidArgumentError(f"the job graph cannot be stored: {error}") from error
+    document: dict[str, Any] = to_builtins(members)
+    for member in (*document["nodes"], *document["edges"]):
+        for key, value in member.items():
+            if isinstance(value, str):
+                _check_encodable(key, value)
+    return document
+
+
+def graph_from_json(value: Any, name: str, place: str) -> JobGraph:
+    """Parse the graph at ``place`` of the document ``name``; unknown members are ignored.
+
+    Raises MalformedManifestError with the place of a missing or invalid member.
+    """
+    return convert_json(convert_json(value, GraphDocument, name, place), JobGraph, name, place)
+
+
+def _check_encodable(key: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"the {key} {text!r} has an unpaired surrogate and cannot be stored: change it"
+        ) from error
+
+
+_FROM_ELSEWHERE = ("copy", "fork")
+REPLACING = ("purge", "forget")
+"""The commands whose checkpoints replace others, which a later run finishes by the origin."""
+_MOST_LEVELS = 32
+
+
+class _Moved(Struct, frozen=True):
+    name: str
+    created_at_ms: Moment
+
+    def __post_init__(self) -> None:
+        if not is_savepoint_name(self.name):
+            raise ValueError(f"no savepoint is called {self.name!r}")
+
+
+class _Origin(Struct, frozen=True):
+    command: str
+    checkpoint: Any
+    savepoints: tuple[_Moved, ...] | None = None
+    expired: bool | None = None
+
+
+def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> dict[str, Any]:
+    """Return the origin of checkpoint ``checkpoint_id``.
+
+    Raises MalformedManifestError with the place for an origin that no command writes. Members that
+    no command uses are not checked.
+    """
+    origin = convert_json(value, _Origin, name, ".origin")
+    old = origin.checkpoint
+    is_derived = origin.command in _FROM_ELSEWHERE or (type(old) is int and 0 < old < checkpoint_id)
+    if origin.command in REPLACING and None in (origin.savepoints, origin.expired):
+        with report_place(name, ".origin"):
+            raise ValueError(f"a {origin.command} records 'savepoints' and 'expired'")
+    with report_place(name, ".origin.checkpoint"):
+        if not is_derived:
+            raise ValueError(
+                f"the source of checkpoint {checkpoint_id} cannot be checkpoint {old!r}"
+            )
+    return value
+
+
+def refuse_changed(origin: Mapping[str, Any] | None, read: Mapping[str, Any] | None) -> None:
+    """Raise ValueError if an origin differs from the one that was ``read`` from its document.
+
+    Also raises it for values that some readers of JSON cannot hold.
+    """
+    if read != origin:
+        raise ValueError(f"the origin would be read as {read!r:.200}, not {origin!r:.200}")
+    _refuse_unusual(read, _MOST_LEVELS)
+
+
+def _refuse_unusual(value: Any, levels: int) -> None:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"the number {value} of the origin does not fit 64 bits")
+    if not isinstance(value, (dict, list)):
+        return
+    if levels == 0:
+        raise ValueError(f"the origin has more than {_MOST_LEVELS} nested levels")
+    for part in value.values() if isinstance(value, dict) else value:
+        _refuse_unusual(part, levels - 1)
 
 
 FORMAT = "statestore-checkpoint"
@@ -160,7 +303,7 @@ class _Keyed(_Stored, frozen=True, kw_only=True):
     def entry_of(self, uid: str, lists: Lists, *, relabelled: bool = False) -> KeyedEntry:
         """Return the state of operator ``uid``.
 
-        ``relabelled`` is as in :func:`statestore.format.foreign_names.refuse_foreign_folder`.
+        ``relabelled`` is as in :func:`statestore.format.files_json.refuse_foreign_folder`.
         """
         ttl = None if self.ttl is None else self.ttl.time_to_live()
         members = {name: getattr(self, name) for name in _STATE_MEMBERS}

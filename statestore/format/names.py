@@ -30,54 +30,6 @@ from unicodedata import normalize
 
 from statestore.errors import InvalidArgumentError
 
-__all__ = [
-    "CHECKPOINTS",
-    "FILES",
-    "GREATEST_GIVEN_ID",
-    "GREATEST_ID",
-    "KEY_GROUP",
-    "MARK",
-    "OPERATORS",
-    "PINS",
-    "POSITION",
-    "RESERVED_COLUMNS",
-    "RESERVED_ELEMENT_COLUMNS",
-    "SAVEPOINTS",
-    "STORE_FILE",
-    "SUBTASK",
-    "WRITERS",
-    "changes_table",
-    "checkpoint_id_of",
-    "data_file_id",
-    "file_list_path",
-    "fold_name",
-    "folder_of",
-    "generation_of",
-    "is_data_file",
-    "is_file_list",
-    "is_inside",
-    "is_leftover",
-    "is_operator_file",
-    "is_pin",
-    "is_ranged_file",
-    "is_savepoint",
-    "key_group_of_file",
-    "keyed_table",
-    "manifest_path",
-    "operator_file",
-    "operator_folder",
-    "operator_table",
-    "partition_file",
-    "pin_path",
-    "ranged_file",
-    "refuse_reserved",
-    "savepoint_path",
-    "table_of",
-    "tombstone_path",
-    "unescape",
-    "writer_path",
-]
-
 STORE_FILE = "statestore.json"
 CHECKPOINTS = "checkpoints"
 FILES = "files"
@@ -220,6 +172,11 @@ def generation_of(path: str) -> int | None:
     """Return the writer generation that a file in the store claims; None for other files."""
     match = _WRITER_FILE.fullmatch(path)
     return int(match[1]) or None if match else None
+
+
+def is_savepoint_name(name: str) -> bool:
+    """Return whether a savepoint may have this name, which must not be a checkpoint's reference."""
+    return name not in ("", "latest", "all") and not name.isdigit()
 
 
 def savepoint_path(name: str) -> str:

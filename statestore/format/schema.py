@@ -16,17 +16,6 @@ from typing import Any
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 
-__all__ = [
-    "Field",
-    "Schema",
-    "names_with_nul",
-    "refuse_too_deep",
-    "same_columns",
-    "schema_from_json",
-    "type_text",
-]
-
-
 PRIMITIVES = frozenset(
     [
         "string",

@@ -13,19 +13,7 @@ from statestore.keys.groups import (
     KeyGroupRange,
     effective_max_parallelism,
 )
-from statestore.keys.ranges import Assignment
-from statestore.keys.regrouping import ceiling_of
-
-__all__ = [
-    "KeptGroups",
-    "KeyedPlan",
-    "LayerReads",
-    "ReadSlices",
-    "Slices",
-    "assignment_of",
-    "reads_of",
-    "slices_of",
-]
+from statestore.keys.ranges import Assignment, ceiling_of
 
 Slices = tuple[KeyedStateSlice, ...]
 """The slices to read from a state, or from one of its layers."""

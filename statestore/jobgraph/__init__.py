@@ -21,9 +21,8 @@ from statestore.jobgraph.partitioners import (
 )
 from statestore.jobgraph.redistribution import RedistributionMode, redistribute
 from statestore.jobgraph.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
-from statestore.jobgraph.restart_options import strategy_of as restart_strategy_of
-from statestore.jobgraph.slot_locality import assign_by_locality, place_subtasks
-from statestore.jobgraph.slots import slots_per_group
+from statestore.jobgraph.restart import strategy_of as restart_strategy_of
+from statestore.jobgraph.slots import assign_by_locality, place_subtasks, slots_per_group
 
 __all__ = [
     "Broadcast",

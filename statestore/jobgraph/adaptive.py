@@ -29,26 +29,16 @@ from statestore.jobgraph.input_slices import (
     groups_of,
     joined_slices,
 )
-from statestore.jobgraph.parallelism import check_bounds, check_bytes, check_positive
-from statestore.jobgraph.size_ranges import (
+from statestore.jobgraph.parallelism import (
     Span,
+    check_bounds,
+    check_bytes,
+    check_positive,
     first_guess,
     share_of,
     spans_by_bytes,
 )
 from statestore.keys.groups import MAX_PARALLELISM
-
-__all__ = [
-    "BYTES_PER_TASK",
-    "DEFAULT_MAX_PARALLELISM",
-    "BatchDecision",
-    "ConsumedInput",
-    "Groups",
-    "Options",
-    "Span",
-    "decide",
-]
-
 
 BYTES_PER_TASK: Final = 16 << 20
 """The default number of bytes that one task should read: 16 MiB."""

@@ -13,21 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, product
 from typing import NamedTuple
 
-from statestore.jobgraph.size_ranges import Cutter, SizeCutter, Span, even_spans
-
-__all__ = [
-    "ByteTable",
-    "Group",
-    "Slice",
-    "aligned_slices",
-    "cells",
-    "columns",
-    "cutter_of",
-    "groups_by_number",
-    "groups_of",
-    "joined_slices",
-]
-
+from statestore.jobgraph.parallelism import Cutter, SizeCutter, Span, even_spans
 
 ByteTable = Sequence[Sequence[int]]
 

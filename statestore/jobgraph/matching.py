@@ -24,22 +24,9 @@ from statestore.errors import (
     ParallelismError,
     UnclaimedStateError,
 )
-from statestore.jobgraph.chaining import job_vertices
 from statestore.jobgraph.graph import JobGraph, Node
-from statestore.jobgraph.operators import operator_id, operator_ids
+from statestore.jobgraph.operators import job_vertices, operator_id, operator_ids
 from statestore.keys.groups import effective_max_parallelism
-
-__all__ = [
-    "FoundBy",
-    "Hint",
-    "HintReason",
-    "Matching",
-    "NodeMatch",
-    "Outcome",
-    "StoredOperator",
-    "check_parallelism",
-    "match",
-]
 
 _ID: Final = re.compile("[0-9a-f]{32}")
 

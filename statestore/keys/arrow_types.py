@@ -39,21 +39,66 @@ groups (numbers from 0 to 2^31 - 1 are in the same one). A bare Python int is a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
-from statestore.keys.arrow_type_names import arrow_type_text
 from statestore.keys.hashing import DEFAULT_HASH_SCHEME, check_hash_scheme
-from statestore.keys.java_scalars import MAX_TUPLE_ARITY
+from statestore.keys.java import MAX_TUPLE_ARITY
 from statestore.keys.key_types import COMPOSITES, NANOSECOND_TYPES, JavaType, java_type
 from statestore.keys.sql import parse_sql_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["check_key_type", "check_key_types", "check_tuple", "is_binary", "is_list", "is_text"]
+SIMPLE_TYPES: Final[Mapping[str, pa.DataType]] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+"""The Arrow type of each stored type without parts, except decimals."""
+
+_NAMES = {data_type: name for name, data_type in SIMPLE_TYPES.items()}
+_SAME = {
+    "large_string": "string",
+    "string_view": "string",
+    "large_binary": "binary",
+    "binary_view": "binary",
+}
+
+
+def arrow_type_text(data_type: pa.DataType) -> str:
+    """Return a type in the manifest's notation, or in Arrow's if it cannot be stored."""
+    types = pa.types
+    if types.is_struct(data_type):
+        fields = (f"{field.name}: {arrow_type_text(field.type)}" for field in data_type)
+        return f"struct<{', '.join(fields)}>"
+    if types.is_map(data_type):
+        parts = (data_type.key_type, data_type.item_type)
+        return f"map<{', '.join(map(arrow_type_text, parts))}>"
+    if types.is_list(data_type) or types.is_large_list(data_type):
+        return f"array<{arrow_type_text(data_type.value_type)}>"
+    if types.is_dictionary(data_type):
+        return arrow_type_text(data_type.value_type)
+    if types.is_decimal128(data_type):
+        return f"decimal({data_type.precision},{data_type.scale})"
+    if types.is_timestamp(data_type):
+        return "timestamp" if data_type.tz else "timestamp_ntz"
+    if types.is_fixed_size_binary(data_type) or isinstance(data_type, pa.UuidType):
+        return "binary"
+    return _NAMES.get(data_type) or _SAME.get(str(data_type)) or str(data_type)
+
 
 _DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _SQL_INTEGERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")

@@ -16,23 +16,6 @@ from typing import Final, TypeGuard
 
 from statestore.errors import InvalidArgumentError, ParallelismError, Remedy
 
-__all__ = [
-    "DEFAULT_LOWER_BOUND",
-    "MAX_PARALLELISM",
-    "MIN_PARALLELISM",
-    "KeyGroupAssignment",
-    "KeyGroupRange",
-    "check_parallelism",
-    "default_max_parallelism",
-    "effective_max_parallelism",
-    "is_int",
-    "key_group_of_hash",
-    "merge_ranges",
-    "mix_hash",
-    "round_up_to_power_of_two",
-    "subtask_of_key_group",
-]
-
 MIN_PARALLELISM: Final = 1
 MAX_PARALLELISM: Final = 1 << 15
 """The largest allowed parallelism and max parallelism (Flink's 1 << 15)."""

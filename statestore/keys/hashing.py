@@ -20,24 +20,11 @@ from typing import TYPE_CHECKING, Final
 from statestore.errors import InvalidArgumentError, NullKeyError
 from statestore.keys.groups import key_group_of_hash
 from statestore.keys.java import java_hash, row_hash
+from statestore.keys.key_types import KeyType, Row, Typed
 from statestore.keys.sql import binary_row, default_sql_type, sql_row_hash
-from statestore.keys.values import KeyType, RawBits, Row, Typed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-__all__ = [
-    "DEFAULT_HASH_SCHEME",
-    "HASH_SCHEMES",
-    "KeyType",
-    "RawBits",
-    "Row",
-    "Typed",
-    "check_hash_scheme",
-    "key_group_of",
-    "key_hash",
-    "sql_key_bytes",
-]
 
 HASH_SCHEMES: Final = ("java", "flink-sql", "pyflink")
 """Every scheme name, as recorded with a state."""

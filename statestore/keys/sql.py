@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.keys.values import (
+from statestore.keys.key_types import (
     RawBits,
     checked_int,
     days_of,
@@ -28,8 +28,6 @@ from statestore.keys.values import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-__all__ = ["SqlType", "binary_row", "default_sql_type", "parse_sql_type", "sql_row_hash"]
 
 _U32: Final = 0xFFFFFFFF
 _U64: Final = (1 << 64) - 1

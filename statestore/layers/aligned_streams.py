@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from statestore.errors import DamagedFileError
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
-from statestore.parquet.keyed_reader import restored_schema
+from statestore.parquet.reader import restored_schema
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.equality import leaf_columns
 from statestore.rows.key_group_runs import (

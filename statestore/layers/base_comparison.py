@@ -27,7 +27,7 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.layers.aligned_streams import paired_tables, sorted_tables
 from statestore.layers.key_group_contents import group_parts
 from statestore.layers.merge import read_state
-from statestore.parquet.keyed_reader import restored_schema
+from statestore.parquet.reader import restored_schema
 from statestore.rows.change_rows import change_table
 from statestore.rows.delete_markers import Deletion
 from statestore.rows.equality import hashes_of, matching_rows

@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.format.state import KeyedState
-from statestore.format.ttl import check_instant
+from statestore.format.state import KeyedState, check_instant
 from statestore.rows.delete_markers import are_upserts, replace_upserts
 from statestore.rows.digests import Flags
 from statestore.rows.key_group_column import T
@@ -62,7 +61,7 @@ def replace_expired(changes: pa.Table, state: KeyedState, now_ms: int | None) ->
 
 
 def expired_rows(rows: pa.RecordBatch | pa.Table, state: KeyedState, now_ms: int) -> Flags:
-    """Return which rows have expired, by the rule of :func:`statestore.format.ttl.is_expired`.
+    """Return which rows have expired, by the rule of :func:`statestore.format.state.is_expired`.
 
     A row without a time, which only another program can have written, has not expired.
     """

@@ -30,7 +30,7 @@ from statestore.layers.intact_key_groups import (
     undamaged_groups,
 )
 from statestore.layers.merge import merged_batches
-from statestore.parquet.keyed_reader import add_key_group, restored_schema
+from statestore.parquet.reader import add_key_group, restored_schema
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.key_group_runs import RUN_BYTES
 from statestore.storage import Storage

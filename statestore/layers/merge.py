@@ -21,16 +21,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.format.handles import Handle
-from statestore.format.layers import MARK, delete_widths
+from statestore.format.layers import delete_widths
 from statestore.format.manifest import KeyedEntry
-from statestore.format.names import KEY_GROUP
+from statestore.format.names import KEY_GROUP, MARK
 from statestore.format.slices import LayerReads, ReadSlices
 from statestore.format.state import KeyedState
 from statestore.layers.aligned_streams import AlignedPiece, align_streams, sorted_tables
 from statestore.layers.expiry import MERGED_BYTES, drop_expired
 from statestore.layers.layer_cache import LayerCache, Read
-from statestore.parquet.keyed_reader import read_slices, restored_schema
-from statestore.parquet.reader import DataFile, RowGroups
+from statestore.parquet.reader import DataFile, RowGroups, read_slices, restored_schema
 from statestore.rows.change_rows import open_deletes
 from statestore.rows.delete_markers import are_upserts, clear_deletes, widths_of
 from statestore.rows.digests import Flags, Places

@@ -23,9 +23,14 @@ from statestore.jobgraph.adaptive import (
     Options,
 )
 from statestore.jobgraph.input_slices import Group
-from statestore.jobgraph.parallelism import check_bounds, check_positive
-from statestore.jobgraph.parallelism_1_15 import BYTES_PER_TASK_2022, Input2022, decide_2022
-from statestore.sources.batch_inputs import input_files
+from statestore.jobgraph.parallelism import (
+    BYTES_PER_TASK_2022,
+    Input2022,
+    check_bounds,
+    check_positive,
+    decide_2022,
+)
+from statestore.sources.table_files import input_files
 
 __all__ = ["BatchInput", "BatchParallelism", "choose_batch_parallelism"]
 
@@ -116,7 +121,7 @@ def choose_batch_parallelism(
     Raises:
         InvalidArgumentError: for impossible bounds, or for an input with fewer files than
             ``min_parallelism``.
-        StateStoreError: the errors of :func:`~statestore.sources.batch_inputs.input_files`.
+        StateStoreError: the errors of :func:`~statestore.sources.table_files.input_files`.
     """
     if not inputs:
         raise InvalidArgumentError(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from statestore.catalog.catalog import Catalog, CheckpointRef
+from statestore.catalog.holds import Savepoint, check_savepoint_name
 from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
@@ -29,7 +30,6 @@ from statestore.errors import (
     SchemaMismatchError,
     StoreNotFoundError,
 )
-from statestore.format.hold_documents import Savepoint, check_savepoint_name
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef
 from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.copy_files import FileCopy, data_files

@@ -34,10 +34,9 @@ from statestore.errors import (
     InvalidArgumentError,
     MalformedManifestError,
 )
-from statestore.format.batches import Batch
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.left_out import LeftOutState
-from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.manifest import Batch, Entry, KeyedEntry, Manifest
 from statestore.listeners import Listeners
 from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.writer import ParquetOptions

@@ -29,7 +29,7 @@ from statestore.layers.aligned_streams import paired_tables
 from statestore.layers.merge import read_pieces
 from statestore.layers.rewrite import RewrittenState, Write, owning_spans, rewrite_spans
 from statestore.maintenance.diff_report import Example
-from statestore.parquet.keyed_reader import restored_schema
+from statestore.parquet.reader import restored_schema
 from statestore.restore.lookup import rows_of_keys
 from statestore.restore.wanted_keys import WantedKeys, key_batch, key_group_of
 from statestore.rows.equality import matching_positions, matching_rows

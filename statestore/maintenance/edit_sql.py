@@ -34,7 +34,7 @@ from statestore.layers.base_comparison import BaseComparison, ObservedRows
 from statestore.layers.merge import read_state
 from statestore.layers.rewrite import Write, owning_spans, with_new_files
 from statestore.maintenance.edit_keys import EditResult, RowChanges
-from statestore.parquet.keyed_reader import restored_schema
+from statestore.parquet.reader import restored_schema
 from statestore.restore.duck import (
     copy_slices,
     duckdb,

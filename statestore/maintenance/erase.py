@@ -39,6 +39,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from statestore.catalog.catalog import Catalog, CheckpointRef
+from statestore.catalog.holds import Savepoint
 from statestore.delta.state_table import refuse_tables
 from statestore.errors import (
     CorruptionError,
@@ -46,10 +47,9 @@ from statestore.errors import (
     MalformedManifestError,
     StateStoreError,
 )
-from statestore.format.hold_documents import Savepoint
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, Manifest
-from statestore.format.origin_json import REPLACING
+from statestore.format.manifest_json import REPLACING
 from statestore.listeners import Progress
 from statestore.maintenance.derive import Deriver, Draft
 from statestore.maintenance.erase_files import Hit, RowFinder, RowRemover

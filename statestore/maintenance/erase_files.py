@@ -23,11 +23,11 @@ from statestore.errors import (
     MissingFileError,
     UnsupportedTypeError,
 )
-from statestore.format.common_type import common_type
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.layers import are_changes
 from statestore.format.manifest import KeyedEntry
 from statestore.format.schema import Field, Schema
+from statestore.format.schema_evolution import common_type
 from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.merge import read_pieces

@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from statestore.catalog.catalog import Catalog
+from statestore.catalog.holds import Pin, Savepoint
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
 )
-from statestore.format.hold_documents import Pin, Savepoint
 from statestore.format.manifest import Manifest
 from statestore.maintenance.retention import tombstone
 

@@ -22,10 +22,10 @@ import pyarrow as pa
 from statestore.arguments import checked_fields
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.format.common_type import common_type
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.names import table_of
 from statestore.format.schema import DataType, Schema, type_text
+from statestore.format.schema_evolution import common_type
 from statestore.format.state import KeyedState
 from statestore.jobgraph.operators import operator_id
 from statestore.restore.wanted_keys import key_batch

@@ -99,12 +99,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from statestore.catalog.catalog import Catalog
+from statestore.catalog.fence import claim_from_json
+from statestore.catalog.holds import Held
 from statestore.delta.backend import shown_files
 from statestore.delta.log_cleanup import unneeded_files
 from statestore.durations import Duration, milliseconds_of
 from statestore.errors import FormatVersionError, MalformedManifestError
-from statestore.format.claim_documents import claim_from_json
-from statestore.format.hold_documents import Held
 from statestore.format.names import (
     CHECKPOINTS,
     PINS,

@@ -13,11 +13,9 @@ from statestore.errors import (
 )
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.state import KeyedState
-from statestore.jobgraph.chaining import job_vertices
 from statestore.jobgraph.graph import JobGraph
-from statestore.jobgraph.operators import operator_ids
-from statestore.jobgraph.stored_operators import label_of
-from statestore.keys.arrow import check_key_types
+from statestore.jobgraph.operators import job_vertices, label_of, operator_ids
+from statestore.keys.arrow_types import check_key_types
 from statestore.keys.groups import effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
 from statestore.rows.column_types import arrow_schema

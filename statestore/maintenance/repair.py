@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from statestore.catalog.catalog import Catalog, refuse_plain_file, store_document
-from statestore.catalog.fence import Fence
+from statestore.catalog.fence import Claim, Fence, claim_from_json
 from statestore.delta.log_repair import DeltaLog, lost_entries
 from statestore.errors import (
     CheckpointNotFoundError,
@@ -29,8 +29,7 @@ from statestore.errors import (
     MalformedManifestError,
     StoreNotFoundError,
 )
-from statestore.format.claim_documents import Claim, claim_from_json
-from statestore.format.document_repair import repair_byte
+from statestore.format.documents import repair_byte
 from statestore.format.manifest import TABLE_FORMATS, Entry, Manifest
 from statestore.format.names import (
     GREATEST_GIVEN_ID,

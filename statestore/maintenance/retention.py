@@ -28,7 +28,7 @@ from types import TracebackType
 
 from statestore._version import __version__
 from statestore.catalog.catalog import Catalog, Checkpoint, CheckpointRef
-from statestore.catalog.holds import Holds
+from statestore.catalog.holds import Held, Holds, Pin, Savepoint, check_savepoint_name
 from statestore.durations import Duration, duration_text, milliseconds_of
 from statestore.errors import (
     CheckpointNotFoundError,
@@ -39,7 +39,6 @@ from statestore.errors import (
 )
 from statestore.format.documents import document_bytes
 from statestore.format.handles import Handle
-from statestore.format.hold_documents import Held, Pin, Savepoint, check_savepoint_name
 from statestore.format.listed import ListedFiles, list_of
 from statestore.format.manifest import Entry
 from statestore.format.names import CHECKPOINTS, folder_of, manifest_path

@@ -35,9 +35,9 @@ from statestore.layers.key_group_contents import (
 from statestore.listeners import Progress
 from statestore.maintenance.verify import BrokenFile
 from statestore.maintenance.verify_file import FileCheck, check_file, check_files
-from statestore.parquet.keyed_reader import add_key_group, restored_schema
 from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.operator_elements import write_elements
+from statestore.parquet.reader import add_key_group, restored_schema
 from statestore.rows.equality import first_of_equals
 from statestore.rows.python_values import display_rows
 from statestore.rows.sorting import key_group_pieces

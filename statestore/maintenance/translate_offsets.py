@@ -16,7 +16,7 @@ import pyarrow as pa
 from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Manifest, OperatorEntry
-from statestore.format.state import SUBTASK
+from statestore.format.names import SUBTASK
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.maintenance.derive import DerivedReport, Deriver, Draft, Source
 from statestore.maintenance.store_context import HasContext

@@ -29,7 +29,7 @@ from statestore.errors import (
 from statestore.format.listed import list_of, read_all
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.names import data_file_id
-from statestore.jobgraph.stored_operators import Operators
+from statestore.jobgraph.operators import Operators
 from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.store_context import HasContext
 from statestore.maintenance.trend_report import (

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from statestore.catalog.catalog import Catalog
+from statestore.catalog.fence import WRITER_VERSION, WRITER_VERSIONS, Claim
 from statestore.errors import InvalidArgumentError
-from statestore.format.claim_documents import WRITER_VERSION, WRITER_VERSIONS, Claim
 from statestore.maintenance.store_context import HasContext
 
 __all__ = ["UpgradedStore", "upgrade"]

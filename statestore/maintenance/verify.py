@@ -23,7 +23,8 @@ from typing import ClassVar
 import pyarrow as pa
 
 from statestore.catalog.catalog import Catalog, CheckpointRef, refuse_plain_file
-from statestore.catalog.fence import read_newest
+from statestore.catalog.fence import claim_from_json, read_newest
+from statestore.catalog.holds import publication_of
 from statestore.display import NotebookBar, bars, counted, figure, size, table, text
 from statestore.errors import (
     CorruptionError,
@@ -32,9 +33,7 @@ from statestore.errors import (
     MissingFileError,
     StoreNotFoundError,
 )
-from statestore.format.claim_documents import claim_from_json
 from statestore.format.handles import Handle, KeyedStateHandle
-from statestore.format.hold_documents import publication_of
 from statestore.format.left_out import LeftOutState
 from statestore.format.listed import list_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest

@@ -31,10 +31,11 @@ from statestore.errors import (
 )
 from statestore.format.digest import digest_text
 from statestore.format.handles import GroupIndex, Handle, KeyedStateHandle
-from statestore.format.layers import MARK, are_changes
+from statestore.format.layers import are_changes
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.names import (
     KEY_GROUP,
+    MARK,
 )
 from statestore.format.state import KeyedState, Layout, StateKind
 from statestore.parquet.file_sources import WHOLE_FILE_BYTES

@@ -24,21 +24,6 @@ from statestore.format.listed import FileList, ListedFiles
 from statestore.format.manifest import Entry
 from statestore.storage import Storage
 
-__all__ = [
-    "END_BYTES",
-    "MAGIC",
-    "check_columns",
-    "check_length",
-    "check_rows",
-    "check_size",
-    "check_sizes",
-    "footer_bytes",
-    "footer_of",
-    "name_file_in_errors",
-    "read_footer",
-]
-
-
 END_BYTES, MAGIC = 8, b"PAR1"
 """A Parquet file ends with the length of its footer, and a magic number."""
 _SUM_DIGITS = 32

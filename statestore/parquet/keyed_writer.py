@@ -23,24 +23,14 @@ from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP, partition_file, ranged_file
 from statestore.format.state import KeyedState, Layout
 from statestore.keys.groups import KeyGroupRange
-from statestore.parquet.encodings import Encodings
 from statestore.parquet.statistics import statistics_columns
-from statestore.parquet.uncommitted_files import UncommittedFiles
-from statestore.parquet.writer import FileWriter, ParquetOptions
+from statestore.parquet.writer import Encodings, FileWriter, ParquetOptions, UncommittedFiles
 from statestore.rows.change_rows import merge_deletes
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.digests import row_hashes
 from statestore.rows.key_group_runs import check_and_sort
 from statestore.rows.sorting import key_group_pieces
 from statestore.storage import CachedStorage, Storage
-
-__all__ = [
-    "CheckpointFiles",
-    "KeyedTarget",
-    "file_schema",
-    "write_grouped",
-    "write_pieces",
-]
 
 _SYNC_FILES = 16
 

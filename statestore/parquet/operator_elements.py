@@ -20,36 +20,26 @@ import pyarrow.compute as pc
 from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.format.handles import OperatorStateHandle
 from statestore.format.manifest import OperatorEntry
-from statestore.format.names import RESERVED_ELEMENT_COLUMNS, operator_file, refuse_reserved
+from statestore.format.names import (
+    POSITION,
+    RESERVED_ELEMENT_COLUMNS,
+    SUBTASK,
+    operator_file,
+    refuse_reserved,
+)
 from statestore.format.schema import Schema
-from statestore.format.state import POSITION, SUBTASK, OperatorState
+from statestore.format.state import OperatorState
 from statestore.jobgraph.redistribution import RedistributionMode, redistribute_counts
-from statestore.keys.arrow_type_names import arrow_type_text
+from statestore.keys.arrow_types import arrow_type_text
 from statestore.parquet.reader import read_batches
 from statestore.parquet.statistics import statistics_columns
-from statestore.parquet.uncommitted_files import UncommittedFiles
-from statestore.parquet.writer import FileWriter, ParquetOptions
+from statestore.parquet.writer import FileWriter, ParquetOptions, UncommittedFiles
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.digests import rows_digest
 from statestore.rows.fit_columns import fit_column, fit_table
 from statestore.rows.python_values import ROWS, column_of, rows_to_dicts, table_of_dicts
 from statestore.rows.valid_values import refuse_invalid_values
 from statestore.storage import Storage
-
-__all__ = [
-    "OPERATOR_STATE_BYTES",
-    "count_misplaced",
-    "element_digests",
-    "elements_of",
-    "elements_table",
-    "place_elements",
-    "read_elements",
-    "refuse_large_elements",
-    "schema_of_elements",
-    "stored_schema",
-    "write_elements",
-]
-
 
 OPERATOR_STATE_BYTES = 256 * 2**20
 """The maximum size of one operator state in bytes. A restore may give all of it to every subtask,

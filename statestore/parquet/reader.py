@@ -12,24 +12,29 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain, pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from statestore.format.handles import Handle
-from statestore.parquet.encodings import leaf_paths
-from statestore.parquet.fetch import RangedFile, join_spans
+from statestore.errors import StateStoreError
+from statestore.format.handles import Handle, KeyedStateSlice
+from statestore.format.manifest import KeyedEntry
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Schema
+from statestore.format.state import Layout
 from statestore.parquet.file_checks import (
     check_columns,
     check_rows,
     name_file_in_errors,
     read_footer,
 )
-from statestore.parquet.file_sources import Source, source_of
+from statestore.parquet.file_sources import PrefetchQueue, RangedFile, Source, join_spans, source_of
+from statestore.parquet.writer import leaf_paths
+from statestore.rows.column_types import arrow_schema
 from statestore.storage import Storage
-
-__all__ = ["DataFile", "RowGroups", "open_data", "read_batches", "row_groups_of"]
 
 BATCH_ROWS = 2**16
 BATCH_BYTES = 16 * 2**20
@@ -221,3 +226,62 @@ def _spans(row_group: pq.RowGroupMetaData, places: Iterable[int]) -> list[range]
         )
         spans.append(range(start, start + column.total_compressed_size))
     return join_spans(spans)
+
+
+def restored_schema(schema: Schema) -> pa.Schema:
+    """Return the Arrow schema of a restored state: ``key_group``, then the stored columns."""
+    return pa.schema([pa.field(KEY_GROUP, pa.int32()), *arrow_schema(schema)])
+
+
+def read_slices(
+    storage: Storage,
+    entry: KeyedEntry,
+    slices: Sequence[KeyedStateSlice],
+    *,
+    row_groups: RowGroups | None = None,
+    verify: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the slices, in the order of ``slices``.
+
+    With ``verify`` the SHA-256 of a file is checked before its first row is yielded.
+
+    ``row_groups`` selects the row groups, and only the entry's columns are read. Raises
+    MissingFileError or DamagedFileError with the names of file, state and operator.
+    """
+    stored, restored = arrow_schema(entry.state.schema), restored_schema(entry.state.schema)
+    ranged = entry.state.layout is Layout.RANGED
+    folder = entry.table.path
+    read = partial(read_batches, storage, folder, row_groups=row_groups, verify=verify)
+    files = [(part.handle, part.is_whole and row_groups is None) for part in slices]
+    with PrefetchQueue(storage, folder, files, verify) as ahead:
+        for part in slices:
+            with _note_key_groups(entry, part):
+                begun = ahead.next()
+                if ranged:
+                    yield from read(part.handle, restored, rows=_rows_of(part), begun=begun)
+                    continue
+                for batch in read(part.handle, stored, begun=begun):
+                    yield add_key_group(batch, part.key_groups.first, restored)
+
+
+@contextmanager
+def _note_key_groups(entry: KeyedEntry, part: KeyedStateSlice) -> Iterator[None]:
+    """Add a note to errors with the state and key groups that were being restored."""
+    try:
+        yield
+    except StateStoreError as error:
+        first, last = part.key_groups.first, part.key_groups.last
+        groups = f"key group {first}" if first == last else f"key groups {first} to {last}"
+        error.add_note(f"while restoring {entry.state}, {groups}")
+        raise
+
+
+def _rows_of(part: KeyedStateSlice) -> range | None:
+    """Return a slice's range of rows in its file, None for all rows."""
+    return None if part.is_whole else range(part.first_row, part.first_row + part.rows)
+
+
+def add_key_group(batch: pa.RecordBatch, key_group: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows of one key group with its number as first column; ``schema`` has it too."""
+    groups = pa.array(np.full(batch.num_rows, key_group, np.int32))
+    return pa.RecordBatch.from_arrays([groups, *batch.columns], schema=schema)

@@ -19,20 +19,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from statestore.format.names import KEY_GROUP
+from statestore.format.names import KEY_GROUP, POSITION, SUBTASK
 from statestore.format.schema import DataType, Field, decimal_parts
-from statestore.format.state import POSITION, SUBTASK, KeyedState, Layout, OperatorState
+from statestore.format.state import KeyedState, Layout, OperatorState
 from statestore.rows.column_types import arrow_type
-
-__all__ = [
-    "bound_forms",
-    "date_bounds",
-    "file_statistics",
-    "positions_of",
-    "statistics_columns",
-    "time_bounds",
-    "upper_bound_text",
-]
 
 LONGEST_TEXT = 32
 """Longer text is truncated, in code points; Spark truncates to the same length."""

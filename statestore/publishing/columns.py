@@ -51,14 +51,6 @@ with needs_extra("iceberg", "an Iceberg table"):
 if TYPE_CHECKING:
     from pyiceberg.table import Transaction
 
-__all__ = [
-    "change_columns",
-    "change_partitioning",
-    "iceberg_schema",
-    "partition_spec",
-]
-
-
 _PRIMITIVES: dict[str, PrimitiveType] = {
     "string": StringType(),
     "long": LongType(),

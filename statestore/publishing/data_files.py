@@ -37,8 +37,6 @@ with needs_extra("iceberg", "an Iceberg table"):
     from pyiceberg.typedef import Record
     from pyiceberg.types import DateType, PrimitiveType, StringType, TimestampType, TimestamptzType
 
-__all__ = ["describe_files", "files_by_url", "readers_url"]
-
 _READ_AT_ONCE = 8
 _TIMES = (DateType(), TimestampType(), TimestamptzType())
 

@@ -5,7 +5,7 @@ commit of the catalog, so readers see the whole old checkpoint or the whole new 
 have stay in the table.
 
 **The hold.** A savepoint keeps each snapshot's files from garbage collection. Its name contains the
-table's UUID (:class:`statestore.format.hold_documents.Publication`), and the snapshot's summary
+table's UUID (:class:`statestore.catalog.holds.Publication`), and the snapshot's summary
 contains the name of the savepoint.
 
 0. If the table does not exist, it is created without rows: only now its UUID is known.
@@ -25,6 +25,10 @@ second publisher gets CommitConflictError and deletes its savepoint.
 **Others' changes.** A snapshot of another program has no savepoint. Then nothing is published,
 unless ``replace`` is true: it removes what the other program added. All files are added again,
 because a row that it deleted in a file would otherwise stay deleted.
+
+**Removing a table.** :func:`unpublish` removes the table first, and then releases the checkpoints.
+After a crash, the savepoints are left without a table, and the command can be run again. It then
+finds them by the table's name.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from statestore.catalog.catalog import Catalog, CheckpointRef
+from statestore.catalog.holds import Publication, Savepoint, publication_of
 from statestore.errors import (
     IncompatibleStateError,
     InvalidArgumentError,
@@ -43,7 +48,6 @@ from statestore.errors import (
 )
 from statestore.extras import needs_extra
 from statestore.format.handles import Handle
-from statestore.format.hold_documents import Publication, Savepoint, publication_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.listeners import Progress
 from statestore.maintenance.retention import check_holdable
@@ -63,17 +67,20 @@ from statestore.publishing.iceberg_catalog import (
     STATE,
     STORE,
     STORE_URL,
+    IcebergTable,
+    PublishedState,
+    UnpublishedTable,
     catalog_errors,
+    delete_metadata,
     full_name,
     hold_of,
     load_table,
     make_namespace,
+    metadata_files,
     open_catalog,
     refuse_changed,
     refuse_foreign,
 )
-from statestore.publishing.iceberg_table import IcebergTable, PublishedState
-from statestore.publishing.table_metadata import delete_metadata, metadata_files
 
 with needs_extra("iceberg", "an Iceberg table"):
     from pyiceberg.catalog import Catalog as IcebergCatalog
@@ -83,7 +90,6 @@ with needs_extra("iceberg", "an Iceberg table"):
     from pyiceberg.table.snapshots import Operation, Snapshot
     from pyiceberg.table.update.snapshot import ExpireSnapshots, _OverwriteFiles
 
-__all__ = ["holds_of_name", "holds_of_table", "publish"]
 
 _ABANDONED_MS = 24 * 3_600_000
 _NAME_MAPPING = "schema.name-mapping.default"
@@ -454,3 +460,66 @@ def _expired_snapshots(transaction: Transaction, kept: int) -> list[int]:
     named = {reference.snapshot_id for reference in metadata.refs.values()}
     newest_first = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0, reverse=True)
     return [s.snapshot_id for s in newest_first[kept:] if s.snapshot_id not in named]
+
+
+def unpublish(
+    store: Catalog, wanted: IcebergTable, *, replace: bool, dry_run: bool
+) -> UnpublishedTable:
+    """Remove a published table and its savepoints; no data file is deleted.
+
+    Args:
+        store: The store.
+        wanted: The table.
+        replace: Removes the table even if another program has changed it.
+        dry_run: Changes nothing.
+
+    Returns:
+        The removed table.
+
+    Raises:
+        NotFoundError: The catalog has no such table, and the store has no savepoint for it.
+        InvalidArgumentError: The table was not published from this store.
+        CommitConflictError: Another program changed the table, and ``replace`` is false.
+        StorageError: The catalog or the store failed.
+    """
+    catalog = open_catalog(wanted.catalog, wanted.catalog_options)
+    name = full_name(catalog, wanted.name)
+    table = load_table(catalog, wanted.name)
+    left = 0
+    if table is None:
+        holds = holds_of_name(store, name)
+        if not holds:
+            raise NotFoundError(
+                f"the catalog has no Iceberg table {name}, and {store.storage.url} has no "
+                f"savepoint for it; 'statestore list' shows the savepoints"
+            )
+    else:
+        properties = table.metadata.properties
+        if properties.get(STORE) != store.store_id:
+            shown = properties.get(STORE_URL, "another program's data")
+            raise InvalidArgumentError(
+                f"the Iceberg table {name} shows {shown}, not a state of {store.storage.url}; name "
+                "the table's own store"
+            )
+        if not replace:
+            refuse_changed(table, name, "pass replace (--replace) to remove the table with them")
+        holds = holds_of_table(store, table.metadata.table_uuid.hex)
+    if not dry_run:
+        if table is not None:
+            with catalog_errors(name):
+                own = metadata_files(table, table.metadata.snapshots)
+                own |= {table.metadata_location}
+                own |= {entry.metadata_file for entry in table.metadata.metadata_log}
+                catalog.drop_table(wanted.name)
+                left = delete_metadata(table.io, own)
+        for savepoint in holds:
+            with suppress(NotFoundError):  # another process deleted it
+                store.holds.delete_savepoint(savepoint.name)
+    return UnpublishedTable(
+        store=store.storage.url,
+        table=name,
+        dry_run=dry_run,
+        is_missing=table is None,
+        released=tuple(savepoint.name for savepoint in holds),
+        leftover_metadata=left,
+    )

@@ -35,8 +35,7 @@ from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.layers.expiry import hides_expired
 from statestore.layers.merge import Wanted, read_state
 from statestore.parquet.file_sources import PrefetchQueue
-from statestore.parquet.keyed_reader import add_key_group
-from statestore.parquet.reader import DataFile, open_data
+from statestore.parquet.reader import DataFile, add_key_group, open_data
 from statestore.restore.duck import copy_slices
 from statestore.storage import Storage
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from statestore.errors import DamagedFileError, InvalidArgumentError, StateStoreError
+from statestore.format.digest import RescaleProof, RowSet
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.names import escape
-from statestore.format.rescale_proof import RescaleProof, RowSet
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.listeners import Progress
 from statestore.parquet.operator_elements import element_digests

@@ -16,8 +16,7 @@ from statestore.errors import (
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import type_text
-from statestore.format.state import KeyedState
-from statestore.format.ttl import clock_ms
+from statestore.format.state import KeyedState, clock_ms
 from statestore.restore.lookup import rows_of_key
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.dataframes import as_pandas, as_polars

@@ -18,8 +18,7 @@ from statestore.errors import (
 )
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import Schema
-from statestore.format.state import KeyedState, StateKind
-from statestore.format.ttl import clock_ms
+from statestore.format.state import KeyedState, StateKind, clock_ms
 from statestore.restore.lookup import rows_of_key
 from statestore.rows.dataframes import as_pandas, as_polars
 from statestore.rows.python_values import display_rows, rows_to_dicts

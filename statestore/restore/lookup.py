@@ -32,8 +32,7 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.expiry import drop_expired
 from statestore.layers.merge import live_rows_of, merged_rows, read_state
-from statestore.parquet.keyed_reader import read_slices, restored_schema
-from statestore.parquet.reader import DataFile, RowGroups
+from statestore.parquet.reader import DataFile, RowGroups, read_slices, restored_schema
 from statestore.parquet.statistics import positions_of
 from statestore.restore.wanted_keys import WantedKeys, key_batch, key_group_of
 from statestore.rows.digests import U64Array

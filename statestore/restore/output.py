@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from statestore.catalog.catalog import refuse_inside_store
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.format.rescale_proof import RowSet
+from statestore.format.digest import RowSet
 from statestore.storage import LocalStorage
 from statestore.storage.base import report_os_errors
 from statestore.storage.local import sync_if_supported, sync_parents, sync_path, sync_paths

@@ -11,7 +11,7 @@ all operators share one group.
 
 A restore that starts no consumers only prefers hosts with copies of a subtask's files. The copies
 on hosts become previous allocations, from which
-:func:`~statestore.jobgraph.slot_locality.place_subtasks` chooses. Flink's adaptive scheduler does
+:func:`~statestore.jobgraph.slots.place_subtasks` chooses. Flink's adaptive scheduler does
 the same with the slots of the previous job (``StateLocalitySlotAssigner``).
 
 There are two deliberate differences. Flink knows one slot per old subtask, with its range. Here
@@ -32,25 +32,21 @@ from typing import NamedTuple
 from statestore.errors import InvalidArgumentError
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import Manifest
-from statestore.jobgraph.chaining import job_vertices
 from statestore.jobgraph.graph import JobGraph, Node
-from statestore.jobgraph.operators import operator_ids
-from statestore.jobgraph.slot_locality import (
-    PreviousAllocation,
-    VertexState,
-    assign_by_locality,
-    place_subtasks,
-)
+from statestore.jobgraph.operators import job_vertices, label_of, operator_ids
 from statestore.jobgraph.slots import (
     Location,
+    PreviousAllocation,
     Slot,
     SlotStrategy,
     VertexDemand,
+    VertexState,
+    assign_by_locality,
+    place_subtasks,
     preferred_locations,
     select_slot,
     slots_per_group,
 )
-from statestore.jobgraph.stored_operators import label_of
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.restore.plan import OperatorPlan

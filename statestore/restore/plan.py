@@ -26,19 +26,18 @@ from statestore.display import (
     table,
 )
 from statestore.errors import StateNotFoundError
-from statestore.format.lazy import LazySequence
 from statestore.format.left_out import LeftOutState
-from statestore.format.listed import read_all, totals_of
+from statestore.format.listed import LazySequence, read_all, totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.format.slices import KeyedPlan, assignment_of
 from statestore.jobgraph.matching import Matching
+from statestore.jobgraph.operators import label_of
 from statestore.jobgraph.parallelism import KeyGroupDecision
 from statestore.jobgraph.redistribution import (
     RedistributionMode,
     RedistributionPlan,
     plan_redistribution,
 )
-from statestore.jobgraph.stored_operators import label_of
 from statestore.keys.groups import KeyGroupRange, check_parallelism
 from statestore.keys.ranges import Assignment, RangeAssignment, balance_ranges
 from statestore.restore.key_group_weights import Weight, weights_of

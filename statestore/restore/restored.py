@@ -19,9 +19,8 @@ from statestore.catalog.catalog import Checkpoint
 from statestore.display import figure
 from statestore.engines.spark_modules import spark_module
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
-from statestore.format.digest import combine
+from statestore.format.digest import RowSet, combine
 from statestore.format.manifest import Manifest, OperatorEntry
-from statestore.format.rescale_proof import RowSet
 from statestore.format.slices import KeyedPlan
 from statestore.jobgraph.matching import Matching
 from statestore.jobgraph.redistribution import ElementRun

@@ -29,10 +29,10 @@ from statestore.catalog.catalog import Checkpoint
 from statestore.errors import InvalidArgumentError, QueryStoppedError, StateStoreError
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import names_with_nul
-from statestore.format.ttl import clock_ms
-from statestore.keys.arrow_type_names import arrow_type_text
-from statestore.parquet.keyed_reader import restored_schema
+from statestore.format.state import clock_ms
+from statestore.keys.arrow_types import arrow_type_text
 from statestore.parquet.operator_elements import stored_schema
+from statestore.parquet.reader import restored_schema
 from statestore.restore.byte_sizes import bytes_of
 from statestore.restore.duck import (
     QueryWatch,

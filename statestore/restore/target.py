@@ -11,8 +11,8 @@ from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.jobgraph.adaptive import BYTES_PER_TASK
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.matching import Matching, StoredOperator, check_parallelism, match
+from statestore.jobgraph.operators import label_of
 from statestore.jobgraph.parallelism import KeyGroupDecision, decide_for_key_groups
-from statestore.jobgraph.stored_operators import label_of
 from statestore.restore.byte_sizes import AUTO, bytes_of
 from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.restore.plan import ParallelismChoice, RestorePlan, plan_restore

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError
-from statestore.format.layers import MARK, delete_widths
-from statestore.format.names import KEY_GROUP
+from statestore.format.layers import delete_widths
+from statestore.format.names import KEY_GROUP, MARK
 from statestore.format.state import KeyedState
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import (

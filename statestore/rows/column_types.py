@@ -17,7 +17,7 @@ from statestore.format.schema import (
     decimal_parts,
     too_deep_error,
 )
-from statestore.keys.arrow_type_names import SIMPLE_TYPES
+from statestore.keys.arrow_types import SIMPLE_TYPES
 
 __all__ = ["ColumnErrors", "arrow_schema", "arrow_type", "schema_of_arrow"]
 

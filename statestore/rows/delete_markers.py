@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.format.layers import MARK
+from statestore.format.names import MARK
 from statestore.format.state import KeyedState
 from statestore.rows.digests import Flags
 

@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.format.common_type import common_columns, common_type
 from statestore.format.schema import Schema
+from statestore.format.schema_evolution import common_columns, common_type
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.digests import Flags, Places, U64Array, double_bits, row_hashes
 from statestore.rows.list_order import as_bytes

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.schema import DataType, Schema
-from statestore.keys.arrow_type_names import arrow_type_text
-from statestore.keys.arrow_types import is_binary, is_text
+from statestore.keys.arrow_types import arrow_type_text, is_binary, is_text
 from statestore.rows.column_types import ColumnErrors, arrow_schema, arrow_type
 from statestore.rows.lossless_cast import brief_text
 from statestore.rows.python_values import ROWS, column_of, display_values, row_place

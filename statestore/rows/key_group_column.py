@@ -19,7 +19,7 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Field, Schema
 from statestore.format.slices import KeptGroups
 from statestore.format.state import KeyedState
-from statestore.keys.arrow_type_names import arrow_type_text
+from statestore.keys.arrow_types import arrow_type_text
 from statestore.rows.key_group_runs import key_groups_of
 
 __all__ = [

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import NullKeyError
-from statestore.format.layers import MARK
+from statestore.format.names import MARK
 from statestore.format.state import KeyedState
 from statestore.keys.key_types import fields_may_be_null
 from statestore.rows.equality import leaf_columns

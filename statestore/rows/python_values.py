@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.schema import Schema
-from statestore.keys.arrow_type_names import arrow_type_text
+from statestore.keys.arrow_types import arrow_type_text
 from statestore.rows.column_types import ColumnErrors, arrow_schema
 from statestore.rows.guessed_types import guess_type, is_name
 from statestore.rows.lossless_cast import UnfitError, brief_text, exact_converter

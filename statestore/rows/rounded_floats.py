@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
-from statestore.keys.arrow_type_names import arrow_type_text
+from statestore.keys.arrow_types import arrow_type_text
 from statestore.rows.python_values import row_place
 
 __all__ = ["EXACT_END", "refuse_rounded", "rounded_error"]

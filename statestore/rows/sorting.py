@@ -24,8 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
-from statestore.format.layers import MARK, are_changes
-from statestore.format.names import KEY_GROUP
+from statestore.format.layers import are_changes
+from statestore.format.names import KEY_GROUP, MARK
 from statestore.format.state import KeyedState
 from statestore.rows.digests import Places
 from statestore.rows.equality import equal_rows, equal_values, leaf_columns

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
-from statestore.keys.arrow_type_names import arrow_type_text
-from statestore.keys.arrow_types import is_text
+from statestore.keys.arrow_types import arrow_type_text, is_text
 from statestore.rows.column_types import ColumnErrors
 from statestore.rows.lossless_cast import brief_text
 

@@ -11,18 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from statestore.catalog.catalog import Catalog
-from statestore.catalog.fence import Fence
+from statestore.catalog.fence import Claim, Fence
 from statestore.delta.state_table import StateTable
 from statestore.errors import CommitConflictError, InvalidArgumentError
-from statestore.format.batches import Batch, BatchRecord, batch_of
-from statestore.format.claim_documents import Claim
 from statestore.format.compaction_policy import CompactionRule
-from statestore.format.manifest import Manifest, Writer
+from statestore.format.manifest import Batch, BatchRecord, Manifest, Writer, batch_of
 from statestore.format.manifest_json import manifest_to_json
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
-from statestore.format.ttl import clock_ms
+from statestore.format.state import clock_ms
 from statestore.jobgraph.graph import JobGraph
-from statestore.jobgraph.stored_operators import Operators
+from statestore.jobgraph.operators import Operators
 from statestore.keys.groups import check_parallelism
 from statestore.keys.ranges import RangeAssignment
 from statestore.parquet.writer import ParquetOptions

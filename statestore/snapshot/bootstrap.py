@@ -18,8 +18,8 @@ from statestore.errors import InvalidArgumentError, unknown_choice
 from statestore.format.manifest import Entry, Manifest
 from statestore.format.schema import Field, type_text
 from statestore.format.state import KeyedState, OperatorState
+from statestore.jobgraph.operators import Operators
 from statestore.jobgraph.redistribution import RedistributionMode
-from statestore.jobgraph.stored_operators import Operators
 from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.full_writer import add_time_column, with_types
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints, StoredFacts

@@ -21,12 +21,12 @@ from statestore.errors import (
     InvalidArgumentError,
     StateNotFoundError,
 )
+from statestore.format.digest import RowSet
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import change_state
 from statestore.format.listed import read_all
 from statestore.format.manifest import KeyedEntry, Layer, TableRef
 from statestore.format.names import changes_table
-from statestore.format.rescale_proof import RowSet
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment

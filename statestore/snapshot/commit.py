@@ -24,18 +24,25 @@ from statestore.errors import (
     ParallelismError,
     StorageError,
 )
-from statestore.format.batches import BatchRecord, with_batch
 from statestore.format.compaction_policy import CompactionRule, is_overdue
 from statestore.format.left_out import LeftOutState, still_left_out
 from statestore.format.listed import ListedFiles, list_of, listed_bytes, read_all
-from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
+from statestore.format.manifest import (
+    BatchRecord,
+    Entry,
+    KeyedEntry,
+    Manifest,
+    OperatorEntry,
+    TableRef,
+    with_batch,
+)
 from statestore.format.manifest_json import manifest_to_json
 from statestore.format.names import data_file_id, folder_of
 from statestore.format.state import KeyedState
 from statestore.keys.ranges import RangeAssignment
 from statestore.layers.compaction import Compactor
 from statestore.parquet.file_checks import check_sizes
-from statestore.parquet.uncommitted_files import UncommittedFiles
+from statestore.parquet.writer import UncommittedFiles
 from statestore.snapshot.carry import carry_missing
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.taken_names import name_of

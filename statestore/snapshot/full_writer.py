@@ -16,8 +16,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import KeyedEntry, OperatorEntry, TableRef
 from statestore.format.names import operator_table
 from statestore.format.schema import type_text
-from statestore.format.state import KeyedState
-from statestore.format.ttl import TIME_TYPES, TimeToLive, check_instant
+from statestore.format.state import TIME_TYPES, KeyedState, TimeToLive, check_instant
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.parquet.operator_elements import write_elements
 from statestore.rows.column_types import arrow_schema

@@ -11,19 +11,17 @@ from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
 from statestore.delta.state_table import StateTable
 from statestore.errors import InvalidArgumentError
-from statestore.format.batches import Batch
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.left_out import LeftOutState
-from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef, Writer
+from statestore.format.manifest import Batch, Entry, KeyedEntry, Manifest, TableRef, Writer
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import file_list_path, keyed_table
 from statestore.format.state import KeyedState
-from statestore.jobgraph.stored_operators import Operators
+from statestore.jobgraph.operators import Operators
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.parquet.keyed_writer import CheckpointFiles, KeyedTarget
-from statestore.parquet.uncommitted_files import UncommittedFiles
-from statestore.parquet.writer import ParquetOptions
+from statestore.parquet.writer import ParquetOptions, UncommittedFiles
 from statestore.snapshot.background_compaction import BackgroundCompaction
 from statestore.snapshot.measurement import Measuring
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints

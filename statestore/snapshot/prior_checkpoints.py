@@ -17,7 +17,7 @@ from statestore.errors import CheckpointNotFoundError, MalformedManifestError
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.names import operator_folder
 from statestore.format.state import KeyedState, OperatorState
-from statestore.jobgraph.stored_operators import Operators
+from statestore.jobgraph.operators import Operators
 
 __all__ = ["PriorCheckpoints", "StoredFacts"]
 

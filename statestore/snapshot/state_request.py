@@ -22,18 +22,17 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.format.manifest import KeyedEntry
-from statestore.format.names import refuse_reserved
+from statestore.format.names import SUBTASK, refuse_reserved
 from statestore.format.schema import Schema, names_with_nul, refuse_too_deep, same_columns
 from statestore.format.schema_evolution import changed_columns
 from statestore.format.state import (
     AUTO_LAYOUT,
-    SUBTASK,
     KeyedState,
     Layout,
     OperatorState,
     StateKind,
+    TimeToLive,
 )
-from statestore.format.ttl import TimeToLive
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
 from statestore.keys.hashing import DEFAULT_HASH_SCHEME, HASH_SCHEMES

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from statestore.errors import InvalidArgumentError, ParallelismError, SchemaMismatchError
-from statestore.format.state import KeyedState, Layout, StateKind, TimeDomain
-from statestore.format.ttl import TimeToLive
-from statestore.jobgraph.stored_operators import Operators
+from statestore.format.state import KeyedState, Layout, StateKind, TimeDomain, TimeToLive
+from statestore.jobgraph.operators import Operators
 
 __all__ = ["OFF", "Changes", "Columns", "KeyTypes", "StateOptions", "StateSpec"]
 

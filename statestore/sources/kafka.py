@@ -26,7 +26,7 @@ from statestore.errors import (
 )
 from statestore.extras import needs_extra
 from statestore.sources.discovery import LiveRange, LiveTopic
-from statestore.sources.mirror_records import KafkaRecord
+from statestore.sources.mirror_translation import KafkaRecord
 from statestore.sources.offsets import source_offsets
 
 __all__ = ["DEFAULT_SECONDS", "KafkaCluster"]

@@ -27,18 +27,6 @@ from statestore.jobgraph.redistribution import RedistributionMode, redistribute
 from statestore.keys.groups import check_parallelism
 from statestore.keys.hashing import key_hash
 
-__all__ = [
-    "SourceOffset",
-    "assign_partitions",
-    "changed_offsets",
-    "offset_elements",
-    "per_subtask_offsets",
-    "source_offset",
-    "source_offsets",
-    "starting_offsets_json",
-    "subtask_of_partition",
-]
-
 _FIELDS = ("topic", "partition", "offset")
 _ID = "topic_id"
 _STATE = "offsets"

@@ -16,7 +16,7 @@ from statestore.catalog.catalog import Catalog
 from statestore.engines.spark_modules import spark_module
 from statestore.errors import InvalidArgumentError
 from statestore.format.slices import KeyedPlan
-from statestore.format.ttl import clock_ms
+from statestore.format.state import clock_ms
 from statestore.parsing import parse_integer
 from statestore.restore.plan import owners_of
 from statestore.storage import open_storage

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from statestore.keys.java_scalars import signed as signed_int
-from statestore.keys.java_scalars import string_hash
+from statestore.keys.java import signed as signed_int
+from statestore.keys.java import string_hash
 from statestore.keys.key_types import COMPOSITES, DECIMAL_TEXT, JavaType
 from statestore.spark.arithmetic import (
     exact_decimal,

@@ -37,16 +37,15 @@ from statestore.errors import (
     SchemaMismatchError,
     StateStoreError,
 )
+from statestore.format.digest import RowSet
 from statestore.format.handles import KeyedStateHandle
-from statestore.format.layers import MARK
-from statestore.format.names import KEY_GROUP
-from statestore.format.rescale_proof import RowSet
+from statestore.format.names import KEY_GROUP, MARK
 from statestore.format.schema import Schema, schema_from_json, type_text
 from statestore.format.state import KeyedState, Layout
 from statestore.keys.ranges import Assignment
 from statestore.layers.base_comparison import BaseComparison, ObservedRows
 from statestore.parquet.keyed_writer import KeyedTarget, write_grouped, write_pieces
-from statestore.parquet.uncommitted_files import UncommittedFiles
+from statestore.parquet.writer import UncommittedFiles
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import Deletion, mark_of, named_columns
 from statestore.rows.fit_columns import fits_by_type

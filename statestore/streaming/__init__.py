@@ -8,18 +8,17 @@ from statestore.extras import needs_extra
 
 with needs_extra("spark", "a StatefulQuery"):
     from statestore.snapshot.state_spec import Changes
-    from statestore.streaming.keyed_update import by_key
     from statestore.streaming.outputs import initial_state, to_delta, to_kafka
     from statestore.streaming.planned import MicroBatch
     from statestore.streaming.progress import Progress, starting_offsets
     from statestore.streaming.query_options import (
         ProcessorOptions,
         QueryOptions,
+        QueryState,
         RetentionPolicy,
     )
-    from statestore.streaming.query_states import QueryState
     from statestore.streaming.stateful_query import StatefulQuery
-    from statestore.streaming.updates import Updated
+    from statestore.streaming.updates import Updated, by_key
 
 __all__ = [
     "Changes",

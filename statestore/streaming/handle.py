@@ -30,8 +30,6 @@ from statestore.rows.lossless_cast import (
 )
 from statestore.streaming.python_values import instant_of
 
-__all__ = ["Changed", "Handle", "ProcessorClock", "TimeMode", "Variable", "declared_by"]
-
 NONE, PROCESSING, EVENT = "none", "processingtime", "eventtime"
 TimeMode = str
 Values = tuple[Any, ...]

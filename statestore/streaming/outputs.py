@@ -18,8 +18,6 @@ from statestore.restore.restored import RestoredKeyedState
 from statestore.spark.tasks import number_columns
 from statestore.streaming.planned import MicroBatch
 
-__all__ = ["initial_state", "to_delta", "to_kafka"]
-
 Output = Callable[[DataFrame, MicroBatch], None]
 
 

@@ -30,16 +30,6 @@ from statestore.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "TICKS",
-    "MicroBatch",
-    "planned",
-    "refuse_truncated_id",
-    "source_folders",
-    "split_sources",
-    "streaming_sources",
-]
-
 TICKS = "statestore_ticks"
 """The name of the tick source in a query whose sources have names."""
 NEEDS_NAMES = (

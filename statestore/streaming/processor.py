@@ -42,7 +42,17 @@ from statestore.streaming.handle import (
     declared_by,
 )
 from statestore.streaming.planned import TICKS, MicroBatch
-from statestore.streaming.processor_states import TIMERS, ProcessorState, states_of, timers_of
+from statestore.streaming.processor_states import (
+    INDEX,
+    TIMERS,
+    ProcessorState,
+    due_keys,
+    index_of,
+    index_rows,
+    key_rows,
+    states_of,
+    timers_of,
+)
 from statestore.streaming.processor_task import (
     EVENTS,
     INITIAL,
@@ -54,19 +64,8 @@ from statestore.streaming.processor_task import (
     RowTag,
 )
 from statestore.streaming.progress import Progress
-from statestore.streaming.query_options import ProcessorOptions
-from statestore.streaming.query_states import QueryState
-from statestore.streaming.timer_index import (
-    INDEX,
-    due_keys,
-    index_of,
-    index_rows,
-    key_rows,
-)
-from statestore.streaming.updates import Updated
-from statestore.streaming.worker_errors import worker_errors
-
-__all__ = ["Processing", "processing_of", "with_ticks"]
+from statestore.streaming.query_options import ProcessorOptions, QueryState
+from statestore.streaming.updates import Updated, worker_errors
 
 _WATERMARK = "spark.watermarkDelayMs"
 """The metadata key with which Spark marks the column of ``withWatermark``."""

@@ -39,14 +39,11 @@ from statestore.rows.python_values import Place, display_rows, row_place
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.workers import warm_up_worker
 from statestore.streaming.handle import Changed, Handle, ProcessorClock, Variable
-from statestore.streaming.processor_states import HASH_SCHEME, ProcessorState
+from statestore.streaming.processor_states import HASH_SCHEME, ProcessorState, index_of, index_rows
 from statestore.streaming.python_values import arrow_column, first_unreadable, python_values
-from statestore.streaming.timer_index import index_of, index_rows
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["OUTPUT", "WHAT", "Change", "Columns", "ProcessorTask", "RowTag"]
 
 WHAT = "what"
 EVENTS, INITIAL, STATES = 0, 1, 2

@@ -19,21 +19,6 @@ from statestore.snapshot.writer import CheckpointWriter
 from statestore.sources.offsets import changed_offsets, starting_offsets_json
 from statestore.streaming.planned import NEEDS_NAMES, MicroBatch
 
-__all__ = [
-    "FILES",
-    "NAMES",
-    "OFFSETS",
-    "POSITIONS",
-    "PROGRESS",
-    "Progress",
-    "kafka_offsets",
-    "kafka_topics",
-    "refuse_changed_offsets",
-    "same_ends",
-    "starting_offsets",
-    "stored_offsets",
-]
-
 T = TypeVar("T")
 
 PROGRESS, POSITIONS, FILES, OFFSETS = "progress", "positions", "files", "offsets"

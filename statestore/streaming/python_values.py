@@ -20,8 +20,6 @@ from statestore.rows.lossless_cast import UnfitError, brief_text, is_list, is_mi
 from statestore.rows.python_values import Place, column_of, display_values, row_place
 from statestore.spark.compat import arrow_type_of
 
-__all__ = ["arrow_column", "first_unreadable", "instant_of", "python_values"]
-
 Convert = Callable[[Any], Any]
 
 _SAME_CALENDAR = {1: 400, 9999: -400}

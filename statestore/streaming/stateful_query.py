@@ -47,19 +47,23 @@ from statestore.streaming.planned import (
 )
 from statestore.streaming.processor import Processing, processing_of, with_ticks
 from statestore.streaming.progress import Progress, refuse_changed_offsets
-from statestore.streaming.query_options import DEFAULTS, ProcessorOptions, QueryOptions
-from statestore.streaming.query_states import (
+from statestore.streaming.query_options import (
+    DEFAULTS,
+    ProcessorOptions,
+    QueryOptions,
     QueryState,
     convert_stored_rows,
     options_of,
     refuse_other_form,
     states_to_evolve,
 )
-from statestore.streaming.strategy import FunctionUpdate, Update, UpdateStrategy
-from statestore.streaming.updates import Updated
-from statestore.streaming.worker_errors import worker_errors
-
-__all__ = ["SmallBatchProbe", "StatefulQuery"]
+from statestore.streaming.updates import (
+    FunctionUpdate,
+    Update,
+    Updated,
+    UpdateStrategy,
+    worker_errors,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -20,16 +20,7 @@ from statestore.format.state import KeyedState, OperatorState
 from statestore.jobgraph.redistribution import redistribute
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.hashing import key_group_of
-from statestore.keys.values import Typed
-
-__all__ = [
-    "ReferenceCheckpoint",
-    "ReferenceKeyed",
-    "ReferenceOperator",
-    "ReferenceStore",
-    "canonical",
-    "rows_digest",
-]
+from statestore.keys.key_types import Typed
 
 Row = Mapping[str, Any]
 

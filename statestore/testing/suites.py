@@ -24,8 +24,6 @@ import pytest
 from statestore.errors import InvalidArgumentError
 from statestore.storage import Storage
 
-__all__ = ["ASTRAY", "StorageSuite"]
-
 ASTRAY = (
     *("..", "../a/b", "a/..", "a/../a/b", "a/../../b", "./a", "a/./b", "a/."),
     *("/", "/a/b", "//a/b", "a//b", "a/b/", "/etc/hostname"),

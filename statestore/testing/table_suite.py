@@ -25,8 +25,6 @@ with needs_extra("spark", "the suite of state tables"):
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
-__all__ = ["StateTableSuite"]
-
 MAX_PARALLELISM = 32
 
 

@@ -43,12 +43,18 @@ from statestore.ui.pages import (
     static,
     word_field,
 )
-from statestore.ui.questions import compare, history, key
 from statestore.ui.rescale import RATE, REQUEST_MS, rescale
-from statestore.ui.search import search
-from statestore.ui.sql import QueryLimits, sql, sql_answer, write_sql_csv
-from statestore.ui.timeline import newest, timeline
-from statestore.ui.trends import TrendQuery, trends
+from statestore.ui.sql import (
+    QueryLimits,
+    compare,
+    history,
+    key,
+    search,
+    sql,
+    sql_answer,
+    write_sql_csv,
+)
+from statestore.ui.trends import TrendQuery, newest, timeline, trends
 
 with needs_extra("ui", "the pages of a store"):
     import uvicorn
@@ -74,8 +80,6 @@ with needs_extra("ui", "the pages of a store"):
         foreign_reason,
         read_form,
     )
-
-__all__ = ["POLICY", "QueryLimits", "application", "host_names", "is_local", "serve"]
 
 POLICY: Final = "; ".join(
     (

@@ -23,17 +23,6 @@ with needs_extra("ui", "the pages of a store"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-__all__ = [
-    "SCRIPTS",
-    "STYLES",
-    "PageView",
-    "digest_of",
-    "render",
-    "render_template",
-    "static",
-    "word_field",
-]
-
 SCRIPTS: Final = (
     "vendor/jquery.min.js",
     "vendor/datatables.min.js",

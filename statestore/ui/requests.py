@@ -24,8 +24,6 @@ with needs_extra("ui", "the pages of a store"):
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
 
-__all__ = ["RunningQueries", "TooManyQueriesError", "foreign_reason", "read_form"]
-
 T = TypeVar("T")
 
 _MOST_FORM_BYTES = 1_000_000

@@ -17,11 +17,8 @@ from statestore.jobgraph.redistribution import ElementRun
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.plan import RestorePlan, redistribution_of
 from statestore.store import StateStore
-from statestore.ui.charts import draw_flow
-from statestore.ui.key_group_flow import flows_of
+from statestore.ui.charts import draw_flow, flows_of
 from statestore.ui.pages import PageView
-
-__all__ = ["RATE", "REQUEST_MS", "highest_parallelism", "read_seconds", "rescale"]
 
 RATE: Final = 100_000_000
 """The default read rate of a subtask, in bytes per second."""

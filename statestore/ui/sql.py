@@ -1,24 +1,30 @@
-"""The page for SQL: the form, the views that a query can use, and its answer.
+"""The pages for questions: SQL, the lookup of a key, the comparison of checkpoints, and the search.
 
-The page shows the first rows of an answer. All rows can be downloaded as CSV.
+The page for SQL shows the first rows of an answer. All rows can be downloaded as CSV.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final
+from urllib.parse import quote, urlencode
 
-from statestore.catalog.catalog import Checkpoint
+from statestore.catalog.catalog import Checkpoint, CheckpointRef
+from statestore.cli.arguments import key_of
 from statestore.durations import Duration
-from statestore.errors import StateStoreError
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    FormatVersionError,
+    InvalidArgumentError,
+    StateStoreError,
+)
 from statestore.restore.row_files import write_result
 from statestore.rows.python_values import display_values
 from statestore.store import StateStore
 from statestore.ui.pages import PageView
-
-__all__ = ["ROWS", "QueryLimits", "SqlAnswer", "sql", "sql_answer", "write_sql_csv"]
 
 ROWS: Final = 1000
 """The maximum number of rows of an SQL answer."""
@@ -133,3 +139,130 @@ def _first_rows(answer: Any) -> Iterator[tuple[Any, ...]]:
         left -= batch.num_rows
         if left <= 0:
             return
+
+
+_GROUPS: Final = 100
+_LISTED: Final = 1000
+
+
+def key(store: StateStore, checkpoint: Checkpoint, text: str = "") -> PageView:
+    """Return the rows of a key in all states; without a key, the form to enter one."""
+    facts: dict[str, Any] = {
+        "text": text,
+        "found": None,
+        "left_out": checkpoint.manifest.left_out,
+    }
+    problem = None
+    if text:
+        try:
+            facts["found"] = store.inspect.key(key_of(text), checkpoint, times_as_text=True)
+        except InvalidArgumentError as error:
+            problem = error
+    return PageView("A key", "key.html", facts, "key", checkpoint.checkpoint_id, problem)
+
+
+def history(store: StateStore, number: int, text: str, uid: str, name: str) -> PageView:
+    """Return the values of a key in a state at each kept checkpoint, newest first.
+
+    ``number`` is the checkpoint to which the page's links lead.
+    """
+    values = store.inspect.history(key_of(text), uid, name, times_as_text=True)
+    facts = {"text": text, "uid": uid, "name": name, "history": values[::-1]}
+    return PageView("History of a key", "history.html", facts, "key", number)
+
+
+def compare(store: StateStore, a: str = "", b: str = "") -> PageView:
+    """Return the differences between two checkpoints; without two, the form to choose them.
+
+    If they cannot be compared, the view has the form and the error.
+    """
+    ids = store.checkpoints()
+    facts: dict[str, Any] = {"a": a, "b": b, "found": None}
+    facts["choices"] = _choices(store, ids, a, b)
+    problem = None
+    if a and b:
+        try:
+            facts |= {"found": store.inspect.diff(a, b), "groups": _GROUPS}
+        except StateStoreError as error:
+            problem = error
+    elif len(ids) > 1:
+        facts |= {"a": a or str(ids[-2]), "b": b or str(ids[-1])}
+    return PageView("Compare", "compare.html", facts, tab="compare", error=problem)
+
+
+def _choices(
+    store: StateStore, ids: Sequence[int], *chosen: str
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the values and texts of a list of checkpoints, in groups; it has the chosen ones."""
+    listed = [str(number) for number in ids[-_LISTED:][::-1]]
+    savepoints = store.maintenance.savepoints()
+    names = {savepoint.name for savepoint in savepoints}
+    others = [value for value in dict.fromkeys(chosen) if value and value not in {*listed, *names}]
+    held: dict[str, list[str]] = {}
+    for savepoint in savepoints:
+        held.setdefault(str(savepoint.checkpoint_id), []).append(savepoint.name)
+    groups = [
+        ("others", [(value, value) for value in others]),
+        ("checkpoints", [(value, _named(value, held.get(value, []))) for value in listed]),
+        ("savepoints", [(one.name, f"{one.name} ({one.checkpoint_id})") for one in savepoints]),
+    ]
+    return [(title, options) for title, options in groups if options]
+
+
+def _named(number: str, savepoints: Sequence[str]) -> str:
+    return f"{number} ({', '.join(savepoints)})" if savepoints else number
+
+
+_MOST: Final = 50
+
+
+@dataclass(frozen=True)
+class Match:
+    """A found object: its kind, its name, and the URL of its page."""
+
+    kind: str
+    name: str
+    url: str
+
+
+def search(store: StateStore, text: str, which: CheckpointRef = "latest") -> PageView:
+    """Return what contains a text: checkpoints and savepoints, and the states of a checkpoint.
+
+    Upper and lower case are equal. Checkpoints match by the start of their id, newest first.
+    """
+    wanted = text.strip().casefold()
+    found = [*_checkpoints(store, wanted), *_states(store, wanted, which)] if wanted else []
+    facts = {"text": text, "found": found[:_MOST], "more": len(found) - _MOST}
+    return PageView("Search", "search.html", facts, tab="search")
+
+
+def _checkpoints(store: StateStore, wanted: str) -> list[Match]:
+    ids = [str(number) for number in store.checkpoints()[::-1]]
+    matching = sorted((i for i in ids if i.startswith(wanted)), key=lambda i: i != wanted)
+    found = [Match("checkpoint", number, f"/checkpoint/{number}") for number in matching[:_MOST]]
+    return found + [
+        Match("savepoint", savepoint.name, f"/checkpoint/{quote(savepoint.name, safe='')}")
+        for savepoint in store.maintenance.savepoints()
+        if wanted in savepoint.name.casefold()
+    ]
+
+
+def _states(store: StateStore, wanted: str, which: CheckpointRef) -> list[Match]:
+    """Return the operators and states that match; none if the checkpoint cannot be read."""
+    try:
+        manifest = store.checkpoint(which).manifest
+    except (CheckpointNotFoundError, CorruptionError, FormatVersionError):
+        return []
+    base = f"/checkpoint/{manifest.checkpoint_id}"
+    operators = [
+        Match("operator", uid, f"{base}#operator-{quote(uid, safe='')}")
+        for uid in manifest.uids
+        if wanted in uid.casefold()
+    ]
+    states = []
+    for entry in manifest.entries:
+        own = entry.state
+        if wanted in f"{own.uid}.{own.name}".casefold():
+            url = f"{base}/state?{urlencode({'operator': own.uid, 'state': own.name})}"
+            states.append(Match("state", f"{own.uid}.{own.name}", url))
+    return operators + states

@@ -1,4 +1,4 @@
-"""The page with the growth of states over the kept checkpoints, and forecasts."""
+"""The pages with a store's checkpoints, and with the growth of states and its forecast."""
 
 from __future__ import annotations
 
@@ -22,10 +22,43 @@ from statestore.ui.charts import (
     Picture,
     draw_lines,
 )
+from statestore.ui.checkpoint import draw_window, read_window
 from statestore.ui.pages import PageView
 from statestore.ui.rescale import RATE
 
-__all__ = ["LAST", "TrendQuery", "trends"]
+
+def newest(store: StateStore) -> int | None:
+    """Return the id of the newest checkpoint, None for an empty store."""
+    return max(store.checkpoints(), default=None)
+
+
+def timeline(
+    store: StateStore, before: int | None = None, axis: Axis | str = Axis.CHECKPOINTS
+) -> PageView:
+    """Return the newest checkpoints, or the newest below an id.
+
+    Raises StorageError if the store cannot be reached, and InvalidArgumentError for another axis.
+    """
+    try:
+        axis = Axis(axis)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"the axis can be {' or '.join(Axis)}, not {axis!r:.80}"
+        ) from None
+    window = read_window(store, before)
+    facts = {
+        "lines": window.lines[::-1],
+        "total": len(window.ids),
+        "older": window.older,
+        "newer": window.newer,
+        "expired": window.expired,
+        "axis": axis,
+        "axes": tuple(Axis),
+        "before": before,
+        "pictures": [*draw_window(window, axis)],
+    }
+    return PageView("Checkpoints", "timeline.html", facts, tab="timeline")
+
 
 LAST: Final = 200
 """The number of checkpoints on the page; only their manifests are read."""

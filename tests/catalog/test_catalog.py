@@ -10,6 +10,7 @@ from threading import Barrier
 import pytest
 
 from statestore.catalog.catalog import Catalog
+from statestore.catalog.holds import Savepoint
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
@@ -20,7 +21,6 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.documents import document_bytes, seal_document
-from statestore.format.hold_documents import Savepoint
 from statestore.format.manifest import Manifest, Writer
 from statestore.format.names import manifest_path, tombstone_path
 from statestore.storage import LocalStorage, Storage

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from statestore.catalog.holds import Holds
+from statestore.catalog.holds import Holds, Pin, Savepoint
 from statestore.errors import CheckpointNotFoundError
-from statestore.format.hold_documents import Pin, Savepoint
 from statestore.storage import LocalStorage
 
 

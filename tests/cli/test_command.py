@@ -23,11 +23,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from statestore import IcebergTable, StateStore, __version__, errors
+from statestore.catalog.holds import Pin, pin_to_json
 from statestore.cli.command import CLOSED_PIPE, INTERRUPTED, Root, Verb, exit_statuses
 from statestore.cli.main import cli, main
 from statestore.cli.verbs import list as list_verb
 from statestore.errors import StateStoreError
-from statestore.format.hold_documents import Pin, pin_to_json
 from statestore.format.names import pin_path
 from tests.cli.conftest import JOB
 from tests.interop.flink.goldens import FOLDER

@@ -11,7 +11,7 @@ from statestore import StateStore
 from statestore.errors import CorruptionError
 from statestore.rows.digests import rows_digest
 from statestore.streaming.progress import Progress
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 from tests.damages.stores import KEYS
 
 __all__ = ["READERS"]

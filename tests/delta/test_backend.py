@@ -19,7 +19,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Entry
 from statestore.parquet.statistics import file_statistics, statistics_columns
 from statestore.snapshot.state_spec import Changes
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 
 
 @pytest.fixture

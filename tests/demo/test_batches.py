@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore.demo.micro_batches import micro_batches, partitions_by_subtask
+from statestore.demo.job import micro_batches, partitions_by_subtask
 
 pytestmark = pytest.mark.spark
 

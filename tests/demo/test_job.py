@@ -9,8 +9,7 @@ import pytest
 
 from statestore.demo import flights as flights_module
 from statestore.demo.flights import FlightLog, read_flights, write_log
-from statestore.demo.job import Job, consume, restore, snapshot, start
-from statestore.demo.micro_batches import FlightBatch, micro_batches
+from statestore.demo.job import FlightBatch, Job, consume, micro_batches, restore, snapshot, start
 from statestore.errors import InvalidArgumentError, MissingDependencyError
 from statestore.store import StateStore
 

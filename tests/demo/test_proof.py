@@ -10,9 +10,8 @@ from pyspark.sql import functions as F
 
 from statestore.demo import job as job_module
 from statestore.demo.flights import read_flights, write_log
-from statestore.demo.job import Job, consume, snapshot, start
-from statestore.demo.micro_batches import FlightBatch
-from statestore.demo.story_comparison import compare, differing_rows
+from statestore.demo.job import FlightBatch, Job, consume, snapshot, start
+from statestore.demo.story import compare, differing_rows
 from statestore.store import StateStore
 
 if TYPE_CHECKING:

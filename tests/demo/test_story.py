@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from statestore.demo import job as job_module
-from statestore.demo import micro_batches, run, story
+from statestore.demo import run, story
 from statestore.demo.flights import FlightLog
 from statestore.demo.job import Job, restore
 from statestore.errors import InvalidArgumentError, StorageError
@@ -35,7 +35,7 @@ def small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     under test.
     """
     monkeypatch.setattr(job_module, "MAX_PARALLELISM", 8)
-    monkeypatch.setattr(micro_batches, "BATCHES_TO_HALF", 1)
+    monkeypatch.setattr(job_module, "BATCHES_TO_HALF", 1)
     monkeypatch.setattr(story, "TABLE_FORMAT", "parquet")
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, MalformedManifestError
-from statestore.format.graph_json import graph_from_json, graph_to_json
+from statestore.format.manifest_json import graph_from_json, graph_to_json
 from statestore.jobgraph.graph import (
     ChainingStrategy,
     Edge,

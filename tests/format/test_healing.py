@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statestore.format.document_repair import repair_byte
-from statestore.format.documents import document_bytes
+from statestore.format.documents import document_bytes, repair_byte
 
 RAW = document_bytes({"format": "x", "name": "zoë", "number": 7})
 

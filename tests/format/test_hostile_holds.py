@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from statestore import StateStore
+from statestore.catalog.holds import Pin, Savepoint, pin_to_json, savepoint_to_json
 from statestore.cli.main import main
 from statestore.errors import MalformedManifestError
-from statestore.format.hold_documents import Pin, Savepoint, pin_to_json, savepoint_to_json
 from statestore.storage import LocalStorage
 from tests.faults.cases import over, take, whole
 

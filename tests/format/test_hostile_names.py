@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from statestore import OperatorKey, StateStore
 from statestore.errors import CorruptionError, MalformedManifestError
 from statestore.format.documents import document_bytes
-from statestore.format.graph_json import graph_to_json
-from statestore.format.manifest_json import manifest_from_json
+from statestore.format.manifest_json import graph_to_json, manifest_from_json
 from statestore.jobgraph.graph import JobGraph
 from statestore.storage.local_cache import CacheOptions
 from statestore.testing.suites import ASTRAY

@@ -15,9 +15,10 @@ from statestore.format.metrics import (
     PhaseTimes,
     StateMetrics,
     amount_of,
+    metrics_from_json,
+    metrics_to_json,
     share_of,
 )
-from statestore.format.metrics_json import metrics_from_json, metrics_to_json
 from tests.support.key_values import metrics
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statestore.format.rescale_proof import RescaleProof, RowSet
+from statestore.format.digest import RescaleProof, RowSet
 
 STORED = RowSet(3, 5)
 

@@ -21,8 +21,15 @@ from statestore.format.manifest_json import (
 )
 from statestore.format.names import keyed_table
 from statestore.format.schema import Field, Schema
-from statestore.format.state import KeyedState, StateKind
-from statestore.format.ttl import TimeToLive, TtlUpdate, TtlVisibility, check_time, is_expired
+from statestore.format.state import (
+    KeyedState,
+    StateKind,
+    TimeToLive,
+    TtlUpdate,
+    TtlVisibility,
+    check_time,
+    is_expired,
+)
 from tests.support.vectors import cases
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1

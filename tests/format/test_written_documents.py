@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.catalog.catalog import Catalog, store_document
-from statestore.errors import InvalidArgumentError, StateStoreError
-from statestore.format.claim_documents import Claim, Upgrade, claim_from_json, claim_to_json
-from statestore.format.hold_documents import (
+from statestore.catalog.fence import Claim, Upgrade, claim_from_json, claim_to_json
+from statestore.catalog.holds import (
     Pin,
     Savepoint,
     pin_from_json,
@@ -25,6 +24,7 @@ from statestore.format.hold_documents import (
     savepoint_from_json,
     savepoint_to_json,
 )
+from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
 from statestore.jobgraph.graph import Edge, JobGraph, Node

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from statestore.format.layers import MARK
+from statestore.format.names import MARK
 from statestore.layers import merge
 from statestore.parquet.reader import DataFile
 from statestore.restore import lookup

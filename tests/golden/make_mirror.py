@@ -18,7 +18,7 @@ from pathlib import Path
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from statestore.sources.mirror_names import MirrorFlow
+from statestore.sources.mirror_policies import MirrorFlow
 from statestore.spark.session import java_home
 from tests.servers.jars import KAFKA_VERSION, MIRROR_MAKER, JarSet, jars_of
 from tests.servers.kafka import kafka_broker

@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 from statestore.errors import InvalidArgumentError
 from statestore.jobgraph.adaptive import BatchDecision, ConsumedInput, Options, decide
 from statestore.jobgraph.input_slices import Slice, cutter_of, groups_by_number
-from statestore.jobgraph.parallelism import KeyGroupDecision, decide_for_key_groups
-from statestore.jobgraph.size_ranges import SizeCutter, Span, spans_by_bytes
+from statestore.jobgraph.parallelism import (
+    KeyGroupDecision,
+    SizeCutter,
+    Span,
+    decide_for_key_groups,
+    spans_by_bytes,
+)
 from statestore.keys.groups import KeyGroupAssignment
 from tests.support.vectors import cases
 

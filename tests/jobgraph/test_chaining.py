@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from statestore.errors import InvalidArgumentError
-from statestore.jobgraph.chaining import JobVertex, chainable_edges, is_chainable, job_vertices
 from statestore.jobgraph.graph import Edge, JobGraph, Node
-from statestore.jobgraph.operators import operator_ids
+from statestore.jobgraph.operators import (
+    JobVertex,
+    chainable_edges,
+    is_chainable,
+    job_vertices,
+    operator_ids,
+)
 from tests.support.vectors import cases
 
 GRAPHS = [case for case in cases("operator_ids", "graph") if "out" in case]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.jobgraph.parallelism_1_15 import Input2022, decide_2022
+from statestore.jobgraph.parallelism import Input2022, decide_2022
 from tests.support.vectors import cases
 
 CASES = cases("parallelism_2022", "decide_2022")

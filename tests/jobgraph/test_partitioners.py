@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
-from statestore.jobgraph.edge_wiring import StateMapper, Wiring, pointwise
 from statestore.jobgraph.partitioners import (
     Broadcast,
     Custom,
@@ -24,7 +23,10 @@ from statestore.jobgraph.partitioners import (
     Rebalance,
     Rescale,
     Shuffle,
+    StateMapper,
+    Wiring,
     key_group_channel,
+    pointwise,
     wiring,
 )
 from statestore.keys.groups import KeyGroupAssignment, default_max_parallelism

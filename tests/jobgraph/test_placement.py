@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.jobgraph.slot_locality import (
+from statestore.jobgraph.slots import (
     PreviousAllocation,
     VertexState,
     assign_by_locality,

@@ -13,8 +13,9 @@ from statestore.jobgraph.restart import (
     FixedDelay,
     NoRestart,
     RestartStrategy,
+    duration_ms,
+    strategy_of,
 )
-from statestore.jobgraph.restart_options import duration_ms, strategy_of
 
 
 @pytest.mark.parametrize(

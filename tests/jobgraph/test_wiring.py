@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.jobgraph.edge_wiring import StateMapper, old_subtasks, pointwise
-from statestore.jobgraph.partitioners import key_group_channel
+from statestore.jobgraph.partitioners import StateMapper, key_group_channel, old_subtasks, pointwise
 from tests.support.vectors import cases
 
 WIRINGS = cases("partitioners", "pointwise")

@@ -15,8 +15,7 @@ from msgspec.structs import fields
 from jobs import redistribute_offsets, restore, snapshot
 from jobs.job import JobSettings, load_settings
 from statestore import StateStore
-from statestore.jobgraph.restart import NoRestart
-from statestore.jobgraph.restart_options import OPTIONS, strategy_of
+from statestore.jobgraph.restart import OPTIONS, NoRestart, strategy_of
 from tests.syntax import ROOT
 
 pytestmark = pytest.mark.spark

@@ -16,8 +16,10 @@ from statestore.errors import (
     NullKeyError,
     UnsupportedTypeError,
 )
-from statestore.keys.arrow import check_key_type, key_groups, key_hashes
-from statestore.keys.hashing import HASH_SCHEMES, Typed, key_group_of, key_hash
+from statestore.keys.arrow import key_groups, key_hashes
+from statestore.keys.arrow_types import check_key_type
+from statestore.keys.hashing import HASH_SCHEMES, key_group_of, key_hash
+from statestore.keys.key_types import Typed
 from tests.support.columns import Vectors, java_vectors, refused, sql_vectors
 
 JAVA, SQL = java_vectors(), sql_vectors()

@@ -8,8 +8,7 @@ from hypothesis import given
 
 from statestore.errors import UnsupportedTypeError
 from statestore.format.schema import Schema, type_text
-from statestore.keys.arrow import check_key_types
-from statestore.keys.arrow_type_names import arrow_type_text
+from statestore.keys.arrow_types import arrow_type_text, check_key_types
 from statestore.rows.column_types import arrow_type
 from tests.support.key_values import schemas
 

@@ -15,7 +15,7 @@ from statestore.keys.groups import (
     KeyGroupRange,
     key_group_of_hash,
 )
-from statestore.keys.regrouping import Ceiling, ceiling_of
+from statestore.keys.ranges import Ceiling, ceiling_of
 
 SMALL = [(stored, k) for stored in range(1, 13) for k in range(2, 7)]
 

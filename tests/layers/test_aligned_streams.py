@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import DamagedFileError
-from statestore.format.layers import MARK
-from statestore.format.names import KEY_GROUP
+from statestore.format.names import KEY_GROUP, MARK
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, StateKind
 from statestore.layers.aligned_streams import align_streams, sorted_tables

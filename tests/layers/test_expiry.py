@@ -13,10 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.format.layers import MARK
+from statestore.format.names import MARK
 from statestore.format.schema import Field, Schema
-from statestore.format.state import KeyedState, StateKind
-from statestore.format.ttl import TimeToLive, TtlVisibility, check_instant, clock_ms, is_expired
+from statestore.format.state import (
+    KeyedState,
+    StateKind,
+    TimeToLive,
+    TtlVisibility,
+    check_instant,
+    clock_ms,
+    is_expired,
+)
 from statestore.layers.expiry import (
     drop_expired,
     hides_expired,

@@ -23,7 +23,7 @@ from statestore.layers.key_group_contents import read_groups
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 
 GROUPS = 16
 

@@ -15,7 +15,7 @@ from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.layer_cache import LayerCache
 from statestore.layers.merge import read_state
-from statestore.parquet.keyed_reader import read_slices
+from statestore.parquet.reader import read_slices
 from tests.support.forms import GROUPS, Checkpoints, users
 
 HALVES = [KeyGroupRange(0, GROUPS // 2 - 1), KeyGroupRange(GROUPS // 2, GROUPS - 1)]

@@ -15,7 +15,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import DamagedFileError
-from statestore.format.layers import MARK
+from statestore.format.names import MARK
 from statestore.format.schema import Field, Schema
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState, StateKind

@@ -18,7 +18,7 @@ from statestore import choose_batch_parallelism
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
 from statestore.jobgraph import ConsumedInput
 from statestore.maintenance.batch_parallelism import BatchParallelism
-from statestore.sources.batch_inputs import InputFiles
+from statestore.sources.table_files import InputFiles
 from tests.support.vectors import cases
 
 pytestmark = pytest.mark.slow

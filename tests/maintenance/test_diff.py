@@ -34,8 +34,7 @@ from statestore.maintenance.diff_rows import ExampleSample, fair_shares
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
-from statestore.testing.counting import CountingStorage
-from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
+from statestore.testing.faults import CountingStorage, Fault, FaultKind, FaultyStorage, calls_of
 from tests.support.examples import examples
 
 pytestmark = pytest.mark.slow

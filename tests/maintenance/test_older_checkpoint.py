@@ -14,7 +14,7 @@ from statestore.errors import CommitConflictError, InvalidArgumentError
 from statestore.format.names import manifest_path
 from statestore.sources.kafka import KafkaCluster
 from statestore.sources.mirror import Mirror
-from statestore.sources.mirror_names import MirrorFlow
+from statestore.sources.mirror_policies import MirrorFlow
 from tests.support.damage import files_of
 from tests.support.stores import keys_in, uncompacted
 

@@ -22,8 +22,7 @@ from statestore.errors import (
     StateStoreError,
     UnsupportedTypeError,
 )
-from statestore.format.state import StateKind
-from statestore.format.ttl import TimeToLive
+from statestore.format.state import StateKind, TimeToLive
 from statestore.jobgraph.graph import JobGraph
 from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.state_spec import Changes

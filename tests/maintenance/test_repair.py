@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from statestore import StateStore
+from statestore.catalog.fence import claim_from_json
 from statestore.cli.main import main
 from statestore.errors import (
     CommitConflictError,
@@ -20,7 +21,6 @@ from statestore.errors import (
     StateStoreError,
     StoreNotFoundError,
 )
-from statestore.format.claim_documents import claim_from_json
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import over

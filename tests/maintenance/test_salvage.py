@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from statestore import OperatorKey
+from statestore.catalog.holds import Savepoint
 from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
     MalformedManifestError,
 )
-from statestore.format.hold_documents import Savepoint
 from statestore.format.names import manifest_path
 from statestore.format.state import Layout
 from statestore.layers.intact_key_groups import group_digests

@@ -19,7 +19,7 @@ from statestore.maintenance.trend import trend_of
 from statestore.maintenance.trend_report import StateTrend, StoreTrend
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import LocalStorage
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 from tests.support.held import count_held
 from tests.support.retimed import HOUR_MS, START_MS, retime
 

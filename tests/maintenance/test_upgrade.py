@@ -13,7 +13,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.catalog.catalog import Catalog
-from statestore.catalog.fence import Fence
+from statestore.catalog.fence import Claim, Fence, Upgrade, claim_from_json, claim_to_json
 from statestore.cli.main import main
 from statestore.errors import (
     CommitConflictError,
@@ -22,7 +22,6 @@ from statestore.errors import (
     MalformedManifestError,
     StateStoreError,
 )
-from statestore.format.claim_documents import Claim, Upgrade, claim_from_json, claim_to_json
 from statestore.format.documents import document_bytes
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from statestore.parquet.encodings import Encodings, encodings, leaf_paths
-from statestore.parquet.writer import FileWriter, ParquetOptions
+from statestore.parquet.writer import Encodings, FileWriter, ParquetOptions, encodings, leaf_paths
 from statestore.storage import LocalStorage
 
 ROWS = 5_000

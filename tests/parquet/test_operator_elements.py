@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import OperatorEntry, TableRef
+from statestore.format.names import SUBTASK
 from statestore.format.schema import Schema
-from statestore.format.state import SUBTASK, OperatorState
+from statestore.format.state import OperatorState
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.parquet.operator_elements import (
     elements_table,

@@ -21,7 +21,7 @@ from statestore.errors import DuplicateKeyError, InvalidArgumentError, Malformed
 from statestore.format.documents import document_bytes
 from statestore.format.manifest import KeyedEntry
 from statestore.parquet.writer import ParquetOptions
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 
 ROWS = [{"user": f"user-{i:05}", "n": i, "text": f"{i:x}" * 5} for i in range(6000)]
 

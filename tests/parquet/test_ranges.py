@@ -19,10 +19,10 @@ import pytest
 from statestore import StateStore
 from statestore.errors import DamagedFileError, MissingFileError, StorageError
 from statestore.format.manifest import KeyedEntry
-from statestore.parquet.fetch import ByteRange, RangedFile, Streams
+from statestore.parquet.file_sources import ByteRange, RangedFile, Streams
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import Storage
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 from tests.servers.slow import SlowStorage
 
 RANGED, PARTITIONED = "ranged", "partitioned"

@@ -18,7 +18,7 @@ from statestore.parquet.reader import open_data, read_batches
 from statestore.parquet.writer import FileWriter, ParquetOptions
 from statestore.rows.digests import rows_digest
 from statestore.storage import LocalStorage
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 
 ROWS = pa.table(
     {

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from statestore import OperatorKey, ParquetOptions, StateStore, TimeToLive
+from statestore.catalog.holds import Publication, publication_of
 from statestore.errors import (
     CheckpointNotFoundError,
     DamagedFileError,
@@ -20,7 +21,6 @@ from statestore.errors import (
     StateNotFoundError,
     UnsupportedTypeError,
 )
-from statestore.format.hold_documents import Publication, publication_of
 from statestore.maintenance.retention import tombstone
 from tests.publishing.tables import (
     data_files,

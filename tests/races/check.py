@@ -22,7 +22,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from statestore import Manifest, StateStore
-from statestore.format.claim_documents import Claim, claim_from_json
+from statestore.catalog.fence import Claim, claim_from_json
 from statestore.format.names import WRITERS, data_file_id
 from statestore.rows.digests import rows_digest
 from statestore.storage import Storage, open_storage

@@ -11,10 +11,8 @@ from statestore import StateStore
 from statestore.cli.drawing import UNICODE, key_group_bars
 from statestore.errors import ParallelismError
 from statestore.jobgraph import JobGraph, redistribute
-from statestore.jobgraph.chaining import job_vertices
-from statestore.jobgraph.edge_wiring import old_subtasks
 from statestore.jobgraph.graph import Edge, Node
-from statestore.jobgraph.operators import operator_ids
+from statestore.jobgraph.operators import job_vertices, operator_ids
 from statestore.jobgraph.partitioners import (
     Custom,
     Forward,
@@ -23,6 +21,7 @@ from statestore.jobgraph.partitioners import (
     Partitioner,
     Rebalance,
     Rescale,
+    old_subtasks,
 )
 from statestore.jobgraph.partitioners import (
     wiring as wires,

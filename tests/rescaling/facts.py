@@ -16,11 +16,13 @@ from statestore.jobgraph.adaptive import BYTES_PER_TASK
 from statestore.jobgraph.graph import Node
 from statestore.jobgraph.matching import StoredOperator, match
 from statestore.jobgraph.operators import operator_id
-from statestore.jobgraph.parallelism import KeyGroupDecision, decide_for_key_groups
-from statestore.jobgraph.parallelism_1_15 import BYTES_PER_TASK_2022
+from statestore.jobgraph.parallelism import (
+    BYTES_PER_TASK_2022,
+    KeyGroupDecision,
+    decide_for_key_groups,
+)
 from statestore.jobgraph.partitioners import Rebalance
-from statestore.jobgraph.restart import ExponentialDelay, FailureRate
-from statestore.jobgraph.restart_options import strategy_of
+from statestore.jobgraph.restart import ExponentialDelay, FailureRate, strategy_of
 from statestore.keys.groups import MAX_PARALLELISM, default_max_parallelism
 from statestore.restore.placement import preferred_hosts
 from tests.rescaling.job import ELEMENT_BYTES, NEW, OLD, ROW_BYTES, STORE, Job

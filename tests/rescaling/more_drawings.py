@@ -9,7 +9,7 @@ from jobs.job import JobSettings, load_settings
 from statestore import KeyGroupRange
 from statestore.cli.drawing import UNICODE, bar, range_text, size
 from statestore.jobgraph.restart import RestartStrategy
-from statestore.jobgraph.slot_locality import PreviousAllocation, place_subtasks
+from statestore.jobgraph.slots import PreviousAllocation, place_subtasks
 from tests.rescaling.facts import RATE, decision
 from tests.rescaling.job import HOSTS, NEW, OLD, ROW_BYTES, Job
 from tests.rescaling.layout import cells, cut, table

@@ -17,8 +17,8 @@ from statestore.errors import (
     MissingFileError,
     StateNotFoundError,
 )
-from statestore.format.ttl import TimeToLive
-from statestore.testing.counting import CountingStorage
+from statestore.format.state import TimeToLive
+from statestore.testing.faults import CountingStorage
 from tests.support.forms import Checkpoints, users
 
 Row = dict[str, Any]

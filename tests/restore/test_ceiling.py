@@ -16,7 +16,7 @@ from statestore.keys.groups import KeyGroupAssignment
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.key_group_column import rows_in_kept_groups
 from statestore.snapshot.state_spec import Changes
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 
 pytestmark = pytest.mark.slow
 

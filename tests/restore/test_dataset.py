@@ -10,7 +10,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.parquet.writer import ParquetOptions
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 
 
 @pytest.mark.parametrize("streams", [1, 4])

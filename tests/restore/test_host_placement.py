@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Manifest
-from statestore.jobgraph.chaining import job_vertices
 from statestore.jobgraph.graph import ChainingStrategy, Edge, EdgePartitioner, JobGraph, Node
-from statestore.jobgraph.operators import operator_ids
+from statestore.jobgraph.operators import job_vertices, operator_ids
 from statestore.keys.ranges import RangeAssignment
 from statestore.restore.placement import STRATEGIES, OperatorPlacement, place_operators
 from statestore.restore.plan import plan_restore

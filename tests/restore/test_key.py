@@ -10,7 +10,7 @@ import pytest
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, MissingFileError, StateNotFoundError
 from statestore.format.state import Layout
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 
 
 def rows(**columns: Any) -> list[dict[str, Any]]:

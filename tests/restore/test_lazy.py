@@ -9,12 +9,12 @@ import pytest
 
 from statestore import StateStore, key_group_of
 from statestore.errors import DamagedFileError, InvalidArgumentError
-from statestore.format.ttl import TimeToLive
+from statestore.format.state import TimeToLive
 from statestore.keys.groups import KeyGroupRange
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.restored import RestoredKeyedState
 from statestore.snapshot.state_spec import Changes
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 from tests.support.damage import change_unread_byte
 from tests.support.forms import RANGED_IN_EACH_RUN
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
 from statestore.format.handles import KeyedStateHandle
-from statestore.jobgraph.slot_locality import PreviousAllocation, place_subtasks
+from statestore.jobgraph.slots import PreviousAllocation, place_subtasks
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.restore.placement import preferred_hosts, previous_allocations
 from tests.support.examples import examples

@@ -30,7 +30,7 @@ from statestore.format.state import Layout
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.digests import rows_digest
 from statestore.snapshot.state_spec import Changes
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 from tests.support.damage import change_unread_byte
 from tests.support.forms import (
     RANGED_IN_EACH_RUN,

@@ -27,7 +27,7 @@ from statestore.format.names import KEY_GROUP
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.rows.digests import rows_digest
 from statestore.store import StateStore
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 from statestore.testing.reference import (
     ReferenceCheckpoint,
     ReferenceKeyed,

@@ -13,7 +13,7 @@ from statestore import StateStore, key_group_of
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.state_spec import Changes
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 
 GROUPS = 16
 LAYOUTS = ("partitioned", "ranged")

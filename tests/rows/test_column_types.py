@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from statestore.errors import UnsupportedTypeError
 from statestore.format.schema import Schema, type_text
-from statestore.keys.arrow_type_names import arrow_type_text
+from statestore.keys.arrow_types import arrow_type_text
 from statestore.rows.column_types import arrow_schema, arrow_type, schema_of_arrow
 from tests.support.key_values import schemas
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from statestore.format.layers import MARK, are_changes, change_state
+from statestore.format.layers import are_changes, change_state
+from statestore.format.names import MARK
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, StateKind
 from statestore.rows import delete_markers as marks

@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.keys.arrow import check_key_type, key_hashes
+from statestore.keys.arrow import key_hashes
+from statestore.keys.arrow_types import check_key_type
 from statestore.keys.hashing import key_hash
 from statestore.spark.hashing import key_hash_column
 from tests.support.examples import examples

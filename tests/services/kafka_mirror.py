@@ -15,10 +15,8 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from statestore.sources.mirror import Mirror
-from statestore.sources.mirror_names import MirrorFlow
-from statestore.sources.mirror_policies import TranslationPolicies
-from statestore.sources.mirror_records import KafkaRecord
-from statestore.sources.mirror_translation import Precision, Translation, translate
+from statestore.sources.mirror_policies import MirrorFlow, TranslationPolicies
+from statestore.sources.mirror_translation import KafkaRecord, Precision, Translation, translate
 from statestore.sources.offsets import SourceOffset
 from tests.servers.mirror_maker import mirror_maker
 from tests.services.kafka_topics import SECONDS, Topics, until

@@ -9,7 +9,7 @@ import pytest
 
 from statestore.sources.discovery import Decision
 from statestore.sources.mirror import Mirror
-from statestore.sources.mirror_names import MirrorFlow
+from statestore.sources.mirror_policies import MirrorFlow
 from statestore.sources.offsets import SourceOffset
 from tests.servers.kafka import kafka_broker
 from tests.servers.process import free_ports

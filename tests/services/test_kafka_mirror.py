@@ -27,8 +27,7 @@ from statestore.errors import (
 )
 from statestore.sources.discovery import Decision, Policies
 from statestore.sources.kafka import KafkaCluster
-from statestore.sources.mirror_names import MirrorFlow
-from statestore.sources.mirror_policies import TranslationPolicies
+from statestore.sources.mirror_policies import MirrorFlow, TranslationPolicies
 from statestore.sources.offsets import SourceOffset
 from tests.servers.kafka import kafka_broker
 from tests.servers.process import free_ports

@@ -15,11 +15,9 @@ import pyarrow as pa
 import pytest
 
 from statestore.catalog.catalog import Catalog
-from statestore.catalog.fence import Fence
+from statestore.catalog.fence import Claim, Fence
 from statestore.catalog.holds import Holds
-from statestore.format.batches import Batch
-from statestore.format.claim_documents import Claim
-from statestore.format.manifest import Manifest
+from statestore.format.manifest import Batch, Manifest
 from statestore.layers import merge
 from statestore.maintenance import erase_search, gc, rekey
 from statestore.maintenance.copy_files import FileCopy

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from statestore import CheckpointWriter, OperatorKey, StateStore
 from statestore.cli.main import cli
 from statestore.errors import CommitConflictError, InvalidArgumentError, MalformedManifestError
-from statestore.format.batches import BatchRecord
+from statestore.format.manifest import BatchRecord
 from statestore.format.manifest_json import manifest_to_json
 from statestore.format.names import manifest_path
 from tests.support.stores import keys_in, opened

@@ -21,10 +21,10 @@ from statestore.errors import (
     SchemaMismatchError,
 )
 from statestore.format.compaction_policy import CompactionRule
+from statestore.format.digest import RowSet
 from statestore.format.documents import document_bytes
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import manifest_path
-from statestore.format.rescale_proof import RowSet
 from statestore.rows import key_group_runs as runs
 from tests.snapshot.test_change_writer import ROWS, change, content, files, full, opened, table
 

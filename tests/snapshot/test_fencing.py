@@ -20,7 +20,7 @@ import pytest
 from deltalake import DeltaTable
 
 from statestore import OperatorKey, StateStore
-from statestore.catalog.fence import Fence
+from statestore.catalog.fence import Claim, Fence, claim_from_json, claim_to_json
 from statestore.delta.state_table import ParquetTable, open_table
 from statestore.errors import (
     CommitConflictError,
@@ -29,7 +29,6 @@ from statestore.errors import (
     LateCommitError,
     MalformedManifestError,
 )
-from statestore.format.claim_documents import Claim, claim_from_json, claim_to_json
 from statestore.format.documents import document_bytes
 from statestore.format.names import generation_of, writer_path
 from statestore.snapshot import commit

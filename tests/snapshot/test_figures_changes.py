@@ -10,7 +10,7 @@ import pytest
 from statestore.catalog.catalog import Catalog
 from statestore.format.layers import live_without
 from statestore.format.manifest import KeyedEntry, Manifest
-from statestore.jobgraph.stored_operators import Operators
+from statestore.jobgraph.operators import Operators
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.placement import place_operators
 from statestore.restore.plan import plan_restore

@@ -21,8 +21,7 @@ from statestore.format.names import manifest_path
 from statestore.maintenance.retention import tombstone
 from statestore.snapshot.state_spec import Changes
 from statestore.storage import LocalStorage, Storage
-from statestore.testing.counting import CountingStorage
-from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
+from statestore.testing.faults import CountingStorage, Fault, FaultKind, FaultyStorage, calls_of
 
 LISTED = ParquetOptions(list_bytes=1)
 UIDS = ("a", "b")

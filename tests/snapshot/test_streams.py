@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from statestore import KeyedWriter, KeyGroupAssignment, StateStore, key_group_of
 from statestore.errors import InvalidArgumentError
-from statestore.format.ttl import TimeToLive
+from statestore.format.state import TimeToLive
 from statestore.snapshot.state_spec import Changes
 from statestore.snapshot.writer import CheckpointWriter
 from tests.support.examples import examples

@@ -15,11 +15,11 @@ from statestore.errors import InvalidArgumentError, SchemaMismatchError, StateSt
 from statestore.format.compaction_policy import CompactionRule
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import slices_of
-from statestore.format.ttl import TtlVisibility
+from statestore.format.state import TtlVisibility
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.compaction import Compactor
-from statestore.parquet.keyed_reader import read_slices
 from statestore.parquet.keyed_writer import CheckpointFiles
+from statestore.parquet.reader import read_slices
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.digests import rows_digest
 from statestore.snapshot.state_spec import Changes

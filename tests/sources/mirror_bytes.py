@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statestore.sources.mirror_records import KafkaRecord
+from statestore.sources.mirror_translation import KafkaRecord
 
 
 def text(value: str) -> bytes:

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError, StorageError
 from statestore.sources import table_files
-from statestore.sources.batch_inputs import input_files
+from statestore.sources.table_files import input_files
 from statestore.storage import LocalStorage
 
 

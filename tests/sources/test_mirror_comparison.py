@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore.sources.mirror_comparison import (
+from statestore.sources.mirror import (
     is_copy,
     position_after_sync,
     position_before_sync,
 )
-from statestore.sources.mirror_records import KafkaRecord
+from statestore.sources.mirror_translation import KafkaRecord
 
 
 def records(*pairs: tuple[int, str]) -> list[KafkaRecord]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statestore.errors import InvalidArgumentError
-from statestore.sources.mirror_names import MirrorFlow
+from statestore.sources.mirror_policies import MirrorFlow
 
 
 def flow(**others: Any) -> MirrorFlow:

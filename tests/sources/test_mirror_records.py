@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import CorruptionError
-from statestore.sources.mirror_records import (
+from statestore.sources.mirror_translation import (
     KafkaRecord,
     MirrorCheckpoint,
     OffsetSync,

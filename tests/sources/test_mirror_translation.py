@@ -9,8 +9,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from statestore.sources.mirror_records import MirrorCheckpoint, OffsetSync
-from statestore.sources.mirror_translation import MirrorFacts, Precision, Translation, translate
+from statestore.sources.mirror_translation import (
+    MirrorCheckpoint,
+    MirrorFacts,
+    OffsetSync,
+    Precision,
+    Translation,
+    translate,
+)
 from statestore.sources.offsets import SourceOffset
 
 

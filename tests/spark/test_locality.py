@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from statestore import StateStore
-from statestore.jobgraph.slot_locality import place_subtasks
+from statestore.jobgraph.slots import place_subtasks
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.restore.placement import preferred_hosts, previous_allocations
 from statestore.restore.restored import RestoredKeyedState

@@ -15,7 +15,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from statestore.engines.spark_modules import partition
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
-from statestore.jobgraph.edge_wiring import pointwise
 from statestore.jobgraph.partitioners import (
     Broadcast,
     Custom,
@@ -26,6 +25,7 @@ from statestore.jobgraph.partitioners import (
     Rebalance,
     Rescale,
     Shuffle,
+    pointwise,
 )
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.hashing import key_group_of

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from statestore.streaming import MicroBatch
-from statestore.streaming.timer_index import INDEX
+from statestore.streaming.processor_states import INDEX
 from tests.interop.spark.queries import events, settings
 from tests.streaming.processors import PROCESSORS
 from tests.streaming.spark_runs import (

@@ -32,8 +32,8 @@ from statestore.streaming import (
     to_delta,
 )
 from statestore.streaming.processor import Processing
-from statestore.streaming.timer_index import INDEX
-from statestore.testing.counting import CountingStorage
+from statestore.streaming.processor_states import INDEX
+from statestore.testing.faults import CountingStorage
 from tests.streaming.processors import Base
 from tests.streaming.world import World
 
@@ -310,7 +310,7 @@ def test_few_of_many_timers_are_due(world: World, monkeypatch: pytest.MonkeyPatc
         query.process(world.frame(f"u{number}"), at(number, *times))
         assert [row["user"] for row in rows(world, "timers")] == [f"u{number}"]
     scanned: list[Any] = []
-    monkeypatch.setattr("statestore.streaming.timer_index.key_rows", scanned.append)
+    monkeypatch.setattr("statestore.streaming.processor_states.key_rows", scanned.append)
     query.process(world.frame(), at(4, 3_000_000, 1_801_000))
     assert rows(world, "timers") == scanned == []
 

@@ -24,8 +24,7 @@ from statestore.errors import (
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Manifest
 from statestore.format.schema import Field, Schema
-from statestore.format.state import KeyedState, StateKind
-from statestore.format.ttl import TimeToLive
+from statestore.format.state import KeyedState, StateKind, TimeToLive
 from statestore.parquet.writer import ParquetOptions
 from statestore.spark import state_lookup as read
 from statestore.streaming import (
@@ -35,7 +34,7 @@ from statestore.streaming import (
     StatefulQuery,
     Updated,
 )
-from statestore.streaming.query_states import QueryState, refuse_other_form
+from statestore.streaming.query_options import QueryState, refuse_other_form
 from statestore.streaming.stateful_query import SmallBatchProbe
 from tests.streaming.world import EVENTS, World, of_one, totals
 

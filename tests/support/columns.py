@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from statestore.keys.arrow import check_key_type
+from statestore.keys.arrow_types import check_key_type
 from tests.support.vectors import cases, key_cases, scalar_of, sql_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from decimal import Decimal
 
-    from statestore.keys.values import RawBits
+    from statestore.keys.key_types import RawBits
 
 _INTEGERS: Final = {
     "byte": pa.int8(),

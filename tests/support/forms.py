@@ -29,7 +29,7 @@ from statestore.layers.intact_key_groups import group_digests
 from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.state_spec import Changes
 from statestore.store import StateStore
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 
 GROUPS = 16
 KEY = "somebody@example.org"

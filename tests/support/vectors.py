@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from statestore.keys.values import RawBits, Row, Typed
+from statestore.keys.key_types import RawBits, Row, Typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

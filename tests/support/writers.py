@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from statestore import CheckpointWriter, StateStore
-from statestore.format.claim_documents import Claim, claim_from_json
+from statestore.catalog.fence import Claim, claim_from_json
 from statestore.storage import LocalStorage
 
 __all__ = ["ROWS", "claims", "stored_files", "take"]

@@ -28,9 +28,10 @@ from msgspec.structs import fields
 from docs.hooks import PYTHON
 from docs.json_page import documents, section
 from statestore import errors
+from statestore.catalog import fence, holds
 from statestore.catalog.catalog import STORE_FORMAT, STORE_FORMAT_VERSION
 from statestore.cli.main import cli
-from statestore.format import claim_documents, file_lists, hold_documents, manifest_json
+from statestore.format import files_json, manifest_json
 from statestore.settings import ENVIRONMENT, Settings
 
 __all__ = ["Surface", "surface"]
@@ -39,10 +40,10 @@ Surface = Mapping[str, Mapping[str, str]]
 FORMATS = {
     STORE_FORMAT: STORE_FORMAT_VERSION,
     manifest_json.FORMAT: manifest_json.FORMAT_VERSION,
-    claim_documents.CLAIM_FORMAT: claim_documents.WRITER_VERSION,
-    file_lists.LIST_FORMAT: file_lists.LIST_VERSION,
-    hold_documents.SAVEPOINT_FORMAT: hold_documents.HOLD_VERSION,
-    hold_documents.PIN_FORMAT: hold_documents.HOLD_VERSION,
+    fence.CLAIM_FORMAT: fence.WRITER_VERSION,
+    files_json.LIST_FORMAT: files_json.LIST_VERSION,
+    holds.SAVEPOINT_FORMAT: holds.HOLD_VERSION,
+    holds.PIN_FORMAT: holds.HOLD_VERSION,
 }
 
 

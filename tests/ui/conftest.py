@@ -20,7 +20,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from statestore import StateStore
 from statestore.jobgraph.graph import JobGraph
-from statestore.ui.app import QueryLimits, application
+from statestore.ui.app import application
+from statestore.ui.sql import QueryLimits
 from tests.support.browser import headless_browser, logged
 
 SHOTS = Path(__file__).parents[2] / "build" / "screenshots"

@@ -13,9 +13,9 @@ from statestore import StateStore
 from statestore.errors import InvalidArgumentError, StoreNotFoundError
 from statestore.format.left_out import LeftOutState
 from statestore.ui.app import POLICY, is_local, serve
-from statestore.ui.checkpoint_window import SHOWN
+from statestore.ui.checkpoint import SHOWN
 from statestore.ui.pages import SCRIPTS, STYLES, word_field
-from statestore.ui.timeline import timeline
+from statestore.ui.trends import timeline
 from tests.syntax import ROOT
 from tests.ui.conftest import LIMITS, SCRIPT, Pages
 from tests.ui.test_sql import ask

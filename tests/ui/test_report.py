@@ -18,7 +18,7 @@ from statestore.cli.drawing import count, size
 from statestore.cli.main import main
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError
 from statestore.format.left_out import LeftOutState
-from statestore.ui.checkpoint_window import SHOWN
+from statestore.ui.checkpoint import SHOWN
 from statestore.ui.report import MOST_BYTES, write_report
 from tests.ui.conftest import SCRIPT, SHOTS, cells
 

@@ -20,7 +20,8 @@ import pytest
 from statestore import StateStore
 from statestore.cli.command import Verb
 from statestore.cli.verbs.ui import serve_store
-from statestore.ui.app import QueryLimits, host_names
+from statestore.ui.app import host_names
+from statestore.ui.sql import QueryLimits
 from tests.ui.conftest import LIMITS, Pages
 
 pytestmark = pytest.mark.slow  # they need a server

@@ -15,14 +15,16 @@ from statestore.ui.charts import (
     SHARE,
     Ahead,
     Axis,
+    Band,
     Column,
+    Flow,
+    Label,
     Unit,
     draw_bars,
     draw_flow,
     draw_lines,
     draw_skyline,
 )
-from statestore.ui.key_group_flow import Band, Flow, Label
 from tests.ui.conftest import SCRIPT
 
 NUMBERS = re.compile(r"-?[\d.]+")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from statestore import StateStore
+from statestore.catalog.fence import WRITER_VERSIONS
 from statestore.errors import InvalidArgumentError
-from statestore.format.claim_documents import WRITER_VERSIONS
 from tests.versions.content import NOW_MS
 from tests.versions.history import SNAPSHOT, History
 from tests.versions.peer import Peer, RefusedError

@@ -31,8 +31,7 @@ from statestore.errors import (
     LeftOutStateError,
     NullKeyError,
 )
-from statestore.format.state import StateKind, TimeDomain
-from statestore.format.ttl import TimeToLive
+from statestore.format.state import StateKind, TimeDomain, TimeToLive
 from statestore.interop.tables.source_table import SourceTable, convert_text
 from statestore.interop.tables.table_formats import open_query, open_table
 from statestore.jobgraph.redistribution import RedistributionMode

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import click
 
+from statestore.catalog.holds import Held
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import amount, counted, duration, size, span_text
 from statestore.cli.options import SPAN, dry_run_option
 from statestore.cli.output import Output, Page, progress_bar, write_first
-from statestore.format.hold_documents import Held
 from statestore.maintenance.gc import CollectedGarbage, FileAmount
 from statestore.maintenance.retention import ExpiredCheckpoints
 

@@ -28,8 +28,7 @@ from statestore.maintenance.translate_offsets import (
 from statestore.sources.discovery import Policies
 from statestore.sources.kafka import DEFAULT_SECONDS, KafkaCluster
 from statestore.sources.mirror import Mirror
-from statestore.sources.mirror_names import MirrorFlow
-from statestore.sources.mirror_policies import TranslationPolicies
+from statestore.sources.mirror_policies import MirrorFlow, TranslationPolicies
 
 __all__ = ["kafka", "translate_offsets"]
 

@@ -15,6 +15,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from statestore.catalog.holds import Pin, Savepoint, publication_of
 from statestore.cli.checkpoints import (
     UNREADABLE,
     CheckpointSummary,
@@ -35,7 +36,6 @@ from statestore.cli.options import SPAN
 from statestore.cli.output import Output, Page, cell, page, pause, printable, table_of, table_width
 from statestore.durations import milliseconds_of
 from statestore.errors import CorruptionError, StateStoreError, StorageError, StoreNotFoundError
-from statestore.format.hold_documents import Pin, Savepoint, publication_of
 from statestore.format.left_out import left_out_text
 from statestore.format.manifest import Manifest
 from statestore.store import StateStore

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import click
 
+from statestore.catalog.holds import Pin
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.options import SPAN, checkpoint_option, complete_savepoint
 from statestore.cli.output import Output, Page
 from statestore.errors import CheckpointNotFoundError
-from statestore.format.hold_documents import Pin
 from statestore.store import StateStore
 
 __all__ = ["Pinned", "Saved", "Unpinned", "keep_savepoint"]

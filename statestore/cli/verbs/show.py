@@ -27,15 +27,12 @@ from statestore.cli.graphs import ShownGraph, shown_graph, write_graph
 from statestore.cli.options import checkpoint_argument, keys_option, state_options
 from statestore.cli.output import Column, Output, Page, cell, table_of, value_text
 from statestore.errors import InvalidArgumentError
-from statestore.format.batches import BatchRecord
-from statestore.format.digest import digest_text
+from statestore.format.digest import RowSet, digest_text
 from statestore.format.left_out import LeftOutState
-from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef, Writer
+from statestore.format.manifest import BatchRecord, Entry, KeyedEntry, Manifest, TableRef, Writer
 from statestore.format.metrics import CheckpointMetrics
-from statestore.format.rescale_proof import RowSet
 from statestore.format.schema import type_text
-from statestore.format.state import Layout, StateKind, TimeDomain
-from statestore.format.ttl import TimeToLive
+from statestore.format.state import Layout, StateKind, TimeDomain, TimeToLive
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.plan import RestorePlan

@@ -28,7 +28,7 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.left_out import LeftOutState
-from statestore.format.ttl import TimeToLive
+from statestore.format.state import TimeToLive
 from statestore.interop.flink.columns.part_columns import empty_key
 from statestore.interop.flink.importing.import_record import RECORD
 from statestore.interop.flink_plans.layouts import (

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.format.rescale_proof import RowSet
+from statestore.format.digest import RowSet
 from statestore.interop.spark.columns import FamilyColumns, StoreColumns
 from statestore.interop.spark.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark.location_writer import (

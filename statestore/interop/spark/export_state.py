@@ -24,9 +24,9 @@ from statestore.errors import (
     InvalidArgumentError,
     StateNotFoundError,
 )
+from statestore.format.digest import RowSet
 from statestore.format.left_out import LeftOutState, left_out_text, refuse_left_out
 from statestore.format.manifest import Manifest
-from statestore.format.rescale_proof import RowSet
 from statestore.interop.spark.hand_over import with_progress
 from statestore.interop.spark.import_record import QUERY, ImportedStore, QueryRecord
 from statestore.interop.spark.import_state import refuse_unsupported
@@ -56,7 +56,7 @@ from statestore.interop.spark.stores import needs_rewriter, refuse_unwritable, s
 from statestore.spark.compat import refuse_connect
 from statestore.storage import open_storage
 from statestore.store import StateStore
-from statestore.streaming.timer_index import INDEX
+from statestore.streaming.processor_states import INDEX
 
 
 @dataclass(frozen=True, kw_only=True)

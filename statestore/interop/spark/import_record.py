@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.format.rescale_proof import RowSet
+from statestore.format.digest import RowSet
 from statestore.interop.spark.columns import FamilyColumns, StoreColumns
 from statestore.interop.spark.parts import Columns, PartForm, StatePart
 from statestore.interop.spark.query_settings import settings_of

@@ -27,7 +27,7 @@ from statestore.errors import (
     InvalidArgumentError,
     StorageError,
 )
-from statestore.format.rescale_proof import RowSet
+from statestore.format.digest import RowSet
 from statestore.interop.spark import query_settings
 from statestore.interop.spark.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark.location import (

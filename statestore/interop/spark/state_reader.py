@@ -39,8 +39,7 @@ from statestore.errors import (
     MissingDependencyError,
     StorageError,
 )
-from statestore.format.digest import combine
-from statestore.format.rescale_proof import RowSet
+from statestore.format.digest import RowSet, combine
 from statestore.interop.spark.columns import StoreColumns
 from statestore.interop.spark.location import FORMAT_VERSION, CheckpointLocation
 from statestore.interop.spark.operator_reader import Operator, rewrite_description, schema_folder

@@ -49,7 +49,7 @@ from pyspark.sql import functions as F
 
 from statestore.display import counted
 from statestore.errors import UnsupportedTypeError
-from statestore.format.rescale_proof import RowSet
+from statestore.format.digest import RowSet
 from statestore.interop.spark.columns import FAMILY, OWNER, POSITION, FamilyColumns, StoreColumns
 from statestore.interop.spark.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark.parts import JOIN, NOT_REWRITTEN, PREFIXED, PartForm, StatePart

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.schema import Field, Schema
-from statestore.keys.arrow_type_names import arrow_type_text
+from statestore.keys.arrow_types import arrow_type_text
 from statestore.parsing import nearest_double, nearest_float, parse_number
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.lossless_cast import UnfitError, exact_converter

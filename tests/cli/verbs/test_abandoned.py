@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import CountingStorage
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.format.state import StateKind
-from statestore.format.ttl import TimeToLive
+from statestore.format.state import StateKind, TimeToLive
 from statestore.interop.flink.options import FlinkTarget
 from statestore.store import StateStore
 

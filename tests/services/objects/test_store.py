@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from statestore import StateStore
 from statestore.demo import job as job_module
-from statestore.demo import micro_batches, run
+from statestore.demo import run
 from statestore.errors import CommitConflictError
 from statestore.storage.objects import ObjectStorage
 from tests.servers.gcs import GcsServer
@@ -116,7 +116,7 @@ def test_the_demo_runs_on_the_service(
 ) -> None:
     """I7: Spark's own tasks read and write the store; Spark has no connector to the service."""
     monkeypatch.setattr(job_module, "MAX_PARALLELISM", 8)
-    monkeypatch.setattr(micro_batches, "BATCHES_TO_HALF", 1)
+    monkeypatch.setattr(job_module, "BATCHES_TO_HALF", 1)
     status = run(url, output="json", flights_per_month=20, storage_options=options)
     told = json.loads(capfd.readouterr().out)
     assert (status, told["equal"], told["directory"]) == (0, True, url)

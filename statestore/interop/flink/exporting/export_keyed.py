@@ -18,9 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import CorruptionError, InvalidArgumentError, UnsupportedTypeError
-from statestore.format.digest import combine
+from statestore.format.digest import RowSet, combine
 from statestore.format.names import KEY_GROUP
-from statestore.format.rescale_proof import RowSet
 from statestore.format.state import StateKind
 from statestore.interop.flink.columns.state_columns import (
     FLINK_KEY_GROUP,

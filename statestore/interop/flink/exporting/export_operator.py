@@ -17,8 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.format.digest import combine
-from statestore.format.rescale_proof import RowSet
+from statestore.format.digest import RowSet, combine
 from statestore.interop.flink.exporting.export_types import OperatorExport, OperatorStatePlan
 from statestore.interop.flink.exporting.flink_versions import migrate_elements
 from statestore.interop.flink.exporting.kafka_source import move_splits

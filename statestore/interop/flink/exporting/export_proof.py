@@ -15,8 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import CorruptionError
-from statestore.format.digest import combine
-from statestore.format.rescale_proof import RowSet
+from statestore.format.digest import RowSet, combine
 from statestore.interop.flink.exporting.export_keyed import compute_flink_groups, row_set
 from statestore.interop.flink.exporting.export_operator import SubtaskLists, element_set, read_back
 from statestore.interop.flink.exporting.export_types import KeyedExport, OperatorExport

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import InvalidArgumentError
-from statestore.format.rescale_proof import RowSet
+from statestore.format.digest import RowSet
 from statestore.interop.flink.exporting.carry import select_carried_operators
 from statestore.interop.flink.exporting.export_keyed import ExportedKeyedStates, HashedKey
 from statestore.interop.flink.exporting.export_operator import (

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from statestore.durations import Duration
 from statestore.errors import InvalidArgumentError
+from statestore.format.digest import RowSet
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
-from statestore.format.rescale_proof import RowSet
-from statestore.format.ttl import TimeToLive
+from statestore.format.state import TimeToLive
 from statestore.interop.flink.columns.state_columns import StateColumns
 from statestore.interop.flink.importing.import_plan import PlannedOperator
 from statestore.interop.flink.importing.import_record import (

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.keys.arrow import key_groups, key_groups_of_hashes, key_hashes
-from statestore.keys.java_scalars import string_hash
-from statestore.keys.murmur3 import absorb, finish
+from statestore.keys.byte_hashes import absorb, finish
+from statestore.keys.java import string_hash
 
 GroupFunction: TypeAlias = Callable[[int], npt.NDArray[np.int32]]
 """A function from the max parallelism to key groups."""

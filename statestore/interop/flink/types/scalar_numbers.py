@@ -36,7 +36,7 @@ from statestore.interop.flink.types.column_bytes import (
 )
 from statestore.interop.flink.types.key_hash import KeyHash, plain_hash
 from statestore.interop.flink.types.scalar_form import ScalarForm, Width
-from statestore.keys.big_numbers import digits_of, integer_of
+from statestore.keys.java import digits_of, integer_of
 
 
 def make_number_reader(dtype: str) -> Callable[[Cursor], pa.Array]:

@@ -18,7 +18,7 @@ from statestore.errors import (
     StateStoreError,
     UnsupportedTypeError,
 )
-from statestore.format.ttl import TimeToLive
+from statestore.format.state import TimeToLive
 from statestore.interop.flink import export_savepoint, open_savepoint
 from statestore.interop.flink.columns.declared_types import parse_declared_type
 from statestore.interop.flink.options import FlinkTarget

@@ -23,7 +23,7 @@ from statestore.errors import (
     StorageError,
     UnsupportedTypeError,
 )
-from statestore.format.ttl import TimeToLive
+from statestore.format.state import TimeToLive
 from statestore.interop.flink import export_savepoint, write
 from statestore.interop.flink.exporting import export_keyed
 from statestore.interop.flink.exporting.export_keyed import encode_rows

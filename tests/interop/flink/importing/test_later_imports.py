@@ -17,7 +17,7 @@ from statestore.errors import (
     StateNotFoundError,
     UnsupportedTypeError,
 )
-from statestore.format.ttl import TimeToLive
+from statestore.format.state import TimeToLive
 from statestore.interop.flink import ImportedSavepoint, import_savepoint
 from statestore.interop.flink.options import SavepointAccess, SavepointHints
 from statestore.interop.flink.types.base import FlinkType

@@ -17,8 +17,8 @@ from statestore.interop.flink.read.savepoint import open_savepoint
 from statestore.interop.flink.types.byte_cursor import Spans
 from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.scalars import Scalar
-from statestore.keys.arrow_numbers import whole_texts
-from statestore.keys.big_numbers import digits_of, integer_of
+from statestore.keys.arrow_java import whole_texts
+from statestore.keys.java import digits_of, integer_of
 from tests.interop.flink.written import written_savepoint
 
 INTEGER, DECIMAL = Scalar("BigInteger"), Scalar("BigDecimal")
