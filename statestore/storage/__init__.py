@@ -17,13 +17,13 @@ from statestore.errors import InvalidArgumentError
 from statestore.storage.addresses import refuse_credentials
 from statestore.storage.azure import AzureStorage
 from statestore.storage.base import Listed, Storage, is_full_disk, put_once, refuse_unsafe
+from statestore.storage.forwarding import MeteredStorage
 from statestore.storage.google import GoogleStorage
 from statestore.storage.hdfs import HdfsStorage
 from statestore.storage.local import LocalStorage
 from statestore.storage.local_cache import CachedStorage
 from statestore.storage.objects import DEFAULT_STREAMS
 from statestore.storage.s3 import S3Storage
-from statestore.storage.wrappers import MeteredStorage
 
 __all__ = [
     "DEFAULT_STREAMS",

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Self
 from statestore.arguments import checked_fields
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage.base import NewFile, Storage, check_inside
-from statestore.storage.wrappers import ForwardingStorage
+from statestore.storage.forwarding import ForwardingStorage
 
 __all__ = ["DEFAULT_LIMIT_BYTES", "CacheOptions", "CachedStorage"]
 

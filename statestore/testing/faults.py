@@ -34,7 +34,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from statestore.errors import StorageError
 from statestore.storage import LocalStorage, Storage
 from statestore.storage.base import Listed, NewFile, report_os_errors
-from statestore.storage.wrappers import ForwardingFile, ForwardingStorage
+from statestore.storage.forwarding import ForwardingFile, ForwardingStorage
 
 
 class CountingStorage(LocalStorage):

@@ -16,7 +16,7 @@ from statestore import StateStore
 from statestore.errors import CommitConflictError, InvalidArgumentError, LateCommitError
 from statestore.format.names import CHECKPOINTS
 from statestore.storage import Storage, open_storage
-from statestore.storage.wrappers import ForwardingStorage
+from statestore.storage.forwarding import ForwardingStorage
 from tests.races.plan import Look, Part, Try
 
 __all__ = ["Task", "rows_of", "run_worker", "write"]
@@ -147,6 +147,7 @@ def _known(checkpoint: Any) -> dict[str, int]:
     if checkpoint is None:
         return {}
     attempt = checkpoint.collected
+    attempt = getattr(attempt, "attempt", attempt)  # older releases have an object of its own
     return {"id": attempt.checkpoint_id, "generation": attempt.writer.generation}
 
 
@@ -154,7 +155,8 @@ def _open(task: Task) -> StateStore:
     storage: Any = open_storage(task.url, task.options)
     if "put" in task.part.stalls:
         storage = Stalling(storage, task.part.stalls["put"])
-    return StateStore.open(storage, table_format=task.table_format, compaction=None)
+    open_store = getattr(StateStore, "from_storage", StateStore.open)  # of older releases
+    return open_store(storage, table_format=task.table_format, compaction=None)
 
 
 def _stall(part: Part, point: str, *, first: bool) -> None:

@@ -17,7 +17,7 @@ from threading import BoundedSemaphore, Lock
 from typing import BinaryIO, cast
 
 from statestore.storage import LocalStorage
-from statestore.storage.wrappers import ForwardingFile
+from statestore.storage.forwarding import ForwardingFile
 
 __all__ = ["SlowStorage"]
 

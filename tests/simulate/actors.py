@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from statestore import Changes
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
@@ -25,7 +26,6 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.jobgraph import JobGraph
-from statestore.snapshot.state_spec import Changes
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 from tests.simulate.documents import COUNT, KEY, OFFSETS, TOTALS, Checkpoint, Others, Rows

@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from statestore.storage import Listed, LocalStorage
 from statestore.storage.base import NewFile
-from statestore.storage.wrappers import ForwardingFile
+from statestore.storage.forwarding import ForwardingFile
 from tests.simulate.scheduler import Killed, Scheduler
 
 __all__ = ["Disk", "SimulatedLocal"]

@@ -18,8 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from statestore import ParquetOptions, StateStore
-from statestore.snapshot.state_spec import Changes
+from statestore import Changes, ParquetOptions, StateStore
 from tests.golden import make_kept, make_store
 from tests.golden.make_changes import STATES, rows
 from tests.simulate.world import World

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from statestore import OperatorKey
+import statestore
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
@@ -307,7 +307,9 @@ def purge(run: Run, actor: Actor) -> None:
     number = (min if actor.option("by", "newest") == "oldest" else max)(known, default=0)
     store = run.world.store(actor.store)
     store.maintenance.forget(
-        OperatorKey(label_of(known.get(number)), "purged"), search=False, ignore_pins=True
+        statestore.OperatorKey(label_of(known.get(number)), "purged"),
+        search=False,
+        ignore_pins=True,
     )
     run.world.checker.is_purged(actor.store, "purged")
 

@@ -29,7 +29,6 @@ from unittest.mock import patch
 from statestore.format.compaction_policy import CompactionRule
 from statestore.maintenance import copy_files
 from statestore.parquet.writer import ParquetOptions
-from statestore.restore.output import INCOMPLETE
 from statestore.storage import Storage
 from statestore.store import StateStore
 from tests.simulate.bucket import Bucket, SimulatedS3, Stored
@@ -42,7 +41,7 @@ __all__ = ["Backup", "Image", "World"]
 
 MEMORY = Path("/dev/shm")
 PROCESS = 1
-LISTS = tuple(f"/{INCOMPLETE}/.statestore{end}" for end in ("", ".new"))
+LISTS = tuple(f"/.incomplete/.statestore{end}" for end in ("", ".new"))
 # Changes of a few rows stay in layers for a while, and are sometimes merged.
 COMPACTION = CompactionRule(merge_layers=2, share=1.5, most_share=2)
 
@@ -103,7 +102,8 @@ class World:
 
     def store(self, name: str = "a") -> StateStore:
         """Return a store as a new process opens it; in a bucket it has separate file lists."""
-        return StateStore.open(
+        open_store = getattr(StateStore, "from_storage", StateStore.open)  # of older releases
+        return open_store(
             self.storage(name),
             table_format="parquet",
             compaction=COMPACTION,

@@ -99,8 +99,11 @@ def checkpoints(url: str) -> tuple[int, ...]:
 
 def read(url: str, checkpoint: int | str, parallelism: int, now_ms: int) -> dict[str, Any]:
     """Return all rows of a checkpoint, the digests, and the operator state by subtask."""
-    store = _open(url)
-    manifest = store.checkpoint(checkpoint).manifest
+    store: Any = _open(url)
+    if hasattr(store, "checkpoint"):
+        manifest = store.checkpoint(checkpoint).manifest
+    else:  # an older release
+        manifest = store.manifest(checkpoint)
     restored = store.restore(checkpoint=checkpoint, parallelism=parallelism, now_ms=now_ms)
     found: dict[str, Any] = {"id": manifest.checkpoint_id, "keyed": {}, "digests": {}}
     for entry in manifest.keyed:
