@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import statestore
 from statestore.errors import (
@@ -17,6 +18,7 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
+from statestore.format.manifest import Manifest
 from statestore.format.names import STORE_FILE, WRITERS, pin_path, savepoint_path
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
@@ -269,9 +271,18 @@ def _look(run: Run, actor: Actor, known: set[int]) -> None:
         log.looked_up(where, called, name, kept)
 
 
+def _manifest(store: Any, reference: int | str) -> Manifest:
+    """Return the manifest of a checkpoint; a store of an older release has a method for it."""
+    if hasattr(store, "checkpoint"):
+        found: Manifest = store.checkpoint(reference).manifest
+    else:
+        found = store.manifest(reference)
+    return found
+
+
 def _token(store: StateStore, checkpoint_id: int) -> str:
     try:
-        return store.checkpoint(checkpoint_id).manifest.writer.token
+        return _manifest(store, checkpoint_id).writer.token
     except CheckpointNotFoundError:
         return ""
 
@@ -279,7 +290,7 @@ def _token(store: StateStore, checkpoint_id: int) -> str:
 def _checkpoint_of(store: StateStore, reference: str) -> int | None:
     """Return the id, 0 if there is none, or None if its files were collected during the read."""
     try:
-        return store.checkpoint(reference).checkpoint_id
+        return _manifest(store, reference).checkpoint_id
     except CheckpointNotFoundError as error:
         return None if "garbage-collected" in str(error) else 0
 
@@ -306,11 +317,13 @@ def purge(run: Run, actor: Actor) -> None:
     known = run.world.checker.seen(actor.store).known
     number = (min if actor.option("by", "newest") == "oldest" else max)(known, default=0)
     store = run.world.store(actor.store)
-    store.maintenance.forget(
-        statestore.OperatorKey(label_of(known.get(number)), "purged"),
-        search=False,
-        ignore_pins=True,
-    )
+    label = label_of(known.get(number))
+    maintenance: Any = store.maintenance
+    if hasattr(maintenance, "purge"):  # an older release
+        maintenance.purge(label, "purged", ignore_pins=True)
+    else:
+        subject = statestore.OperatorKey(label, "purged")
+        maintenance.forget(subject, search=False, ignore_pins=True)
     run.world.checker.is_purged(actor.store, "purged")
 
 
@@ -352,7 +365,11 @@ def fork(run: Run, actor: Actor) -> None:
         return
     wanted, target = _rows(run, actor.store, latest.number), actor.option("to", "b")
     source, other = run.world.store(actor.store), run.world.store(target)
-    done = source.maintenance.copy(latest.number, other, linked=True)
+    maintenance: Any = source.maintenance
+    if hasattr(maintenance, "fork"):  # an older release
+        done = maintenance.fork(other, latest.number)
+    else:
+        done = maintenance.copy(latest.number, other, linked=True)
     _brought(run, actor, target, done.new_checkpoint_id, wanted)
 
 
