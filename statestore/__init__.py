@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from statestore.maintenance.edit_keys import RowUpdate
     from statestore.maintenance.erase_subject import OperatorKey
     from statestore.parquet.writer import ParquetOptions
-    from statestore.publishing.iceberg_catalog import IcebergTable
+    from statestore.publishing.iceberg_table import IcebergTable
     from statestore.restarts import run_with_restarts
     from statestore.restore.plan import RestorePlan
     from statestore.restore.restored import RestoredCheckpoint

@@ -23,7 +23,7 @@ from statestore.maintenance import translate_offsets as translate_command
 from statestore.maintenance import upgrade as upgrade_command
 from statestore.maintenance import verify as verify_command
 from statestore.maintenance.store_context import HasContext
-from statestore.publishing.iceberg_catalog import IcebergTable, PublishedState, UnpublishedTable
+from statestore.publishing.iceberg_table import IcebergTable, PublishedState, UnpublishedTable
 
 __all__ = ["StoreMaintenance"]
 

@@ -67,9 +67,6 @@ from statestore.publishing.iceberg_catalog import (
     STATE,
     STORE,
     STORE_URL,
-    IcebergTable,
-    PublishedState,
-    UnpublishedTable,
     catalog_errors,
     delete_metadata,
     full_name,
@@ -81,6 +78,7 @@ from statestore.publishing.iceberg_catalog import (
     refuse_changed,
     refuse_foreign,
 )
+from statestore.publishing.iceberg_table import IcebergTable, PublishedState, UnpublishedTable
 
 with needs_extra("iceberg", "an Iceberg table"):
     from pyiceberg.catalog import Catalog as IcebergCatalog

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statestore import IcebergTable
-from statestore.publishing.iceberg_catalog import PublishedState, UnpublishedTable
+from statestore.publishing.iceberg_table import PublishedState, UnpublishedTable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from statestore.cli.options import (
     state_option,
 )
 from statestore.cli.output import Output, Page, progress_bar
-from statestore.publishing.iceberg_catalog import (
+from statestore.publishing.iceberg_table import (
     DEFAULT_RETAIN,
     IcebergTable,
     PublishedState,
