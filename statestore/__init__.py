@@ -95,7 +95,7 @@ _PLACES = {
     "CompactionFailed": "listeners",
     "CompactionListener": "listeners",
     "CompactionRule": "format.compaction_policy",
-    "IcebergTable": "publishing.iceberg_catalog",
+    "IcebergTable": "publishing.iceberg_table",
     "KeyGroupAssignment": "keys.groups",
     "KeyGroupRange": "keys.groups",
     "KeyedWriter": "snapshot.subtask_writer",
