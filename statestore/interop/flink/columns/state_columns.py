@@ -202,6 +202,15 @@ class StateColumns:
         }
         return replace(self, **parts, stored=schema)
 
+    def with_value(self, value: Part) -> StateColumns:
+        """Return these columns with another value, which has the same names, and its types."""
+        stored = self.stored
+        if stored is not None:
+            for name, column_type in zip(value.names, value.types, strict=True):
+                index = stored.get_field_index(name)
+                stored = stored.set(index, stored.field(index).with_type(column_type))
+        return replace(self, value=value, stored=stored)
+
     def with_stored_zones(self, schema: pa.Schema) -> StateColumns:
         """Return these columns with the time zones that the store has for nested timestamps.
 

@@ -146,7 +146,7 @@ def _migrate_collections(
     value = with_type(columns.value, write_collections(part, collections))
     return replace(
         changed,
-        columns=replace(changed.columns, value=value),
+        columns=changed.columns.with_value(value),
         read_value=read_collections(part, collections),
         stored_value=columns.value,
     )
