@@ -46,6 +46,8 @@ _MISSING = "FileNotFoundException"
 _BELOW_FILE = "(is not a directory)"  # the end of an error for a path below a file
 # HDFS still waits for the last writer of the file: nothing was appended to it.
 _HELD = {"AlreadyBeingCreatedException", "RecoveryInProgressException"}
+# A datanode gave up waiting for the replicas of a block; the error has no name of its own.
+_FEW_REPLICAS = "does not have enough number of replicas"
 _UNANSWERED = {
     *("ConnectionError", "ConnectTimeout", "ReadTimeout", "Timeout", "ChunkedEncodingError"),
     *("ContentDecodingError", "ProxyError"),
@@ -53,6 +55,7 @@ _UNANSWERED = {
 _PASSING = {
     # Transient errors, for example while a namenode starts.
     *("RetriableException", "SafeModeException", "StandbyException", "ServerNotActiveException"),
+    "NotReplicatedYetException",
     *_HELD,
     *("500", "502", "503", "504"),
     *_UNANSWERED,
@@ -82,7 +85,9 @@ _ADVICE = {
     NOT_REACHED.format(
         endpoint="port (or FSSPEC_WEBHDFS_PORT), the one of the namenode's web server"
     ): {*_UNANSWERED, "InvalidURL", "404"},
-    "the server is overloaded; try again later": {"RetriableException", "503"},
+    "the server is overloaded; try again later": {
+        *("RetriableException", "NotReplicatedYetException", "503"),
+    },
     "check the storage options": {"TypeError", "ValueError", "IllegalArgumentException"},
 }
 
@@ -96,6 +101,8 @@ class _ResponseError(OSError):
             self.code, text = str(exception["exception"]), str(exception["message"])
         except (ValueError, KeyError, TypeError):
             self.code, text = str(status), f"HTTP {status} {answer.reason}"
+        if _FEW_REPLICAS in text:
+            self.code = "NotReplicatedYetException"
         # Some messages continue with a Java stack trace.
         super().__init__(text.partition("\n")[0])
 

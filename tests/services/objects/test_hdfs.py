@@ -244,6 +244,24 @@ def test_a_refusal_of_the_namenode_is_named(
             assert advice in message
 
 
+def test_a_file_whose_replicas_are_late_is_written_again(
+    hdfs: HdfsServer, hdfs_url: str, datanode: FlakyProxy
+) -> None:
+    """Each attempt has a hidden file of its own, so that no part is written twice."""
+    said = "Unable to close file because the last block b does not have enough number of replicas."
+    error = {"exception": "IOException", "javaClassName": "java.io.IOException", "message": said}
+    body = json.dumps({"RemoteException": error}).encode()
+    datanode.refuse(403, {"Content-Type": "application/json"}, body, ("PUT",))
+    through = {"data_proxy": {hdfs.datanode: datanode.endpoint}}
+    flaky = open_storage(hdfs_url, hdfs.options | through)
+    message = failure(partial(flaky.put_if_absent, "a", b"x"), StorageError)
+    created = [path.partition("?")[0] for _, path in datanode.seen if "op=CREATE" in path]
+    assert len(set(created)) == ATTEMPTS
+    assert said.rstrip(".") in message
+    assert f"(tried {ATTEMPTS} times in " in message
+    assert message.endswith("the server is overloaded; try again later")
+
+
 @pytest.mark.long
 def test_a_command_uses_environment_variables(hdfs: HdfsServer, hdfs_url: str) -> None:
     """Its argument is a URL without storage options."""
