@@ -14,8 +14,6 @@ from tests.mutants.covering import Recording
 from tests.mutants.project import ProjectCopy
 from tests.mutants.run import EQUIVALENT, ROOT, Mutants, draw_changes, sources_of
 
-pytestmark = pytest.mark.search_program
-
 MODULE = '''"""Sums."""
 
 LARGE = 10
@@ -72,6 +70,7 @@ def recording_of(root: Path) -> Recording:
 
 
 @pytest.mark.slow
+@pytest.mark.search_program
 def test_a_change_that_no_covering_test_notices_survives(
     toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
