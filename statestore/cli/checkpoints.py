@@ -1,4 +1,4 @@
-"""Show a checkpoint, its plan and its changed rows as JSON and text, with subtasks as bars."""
+"""Show a checkpoint, its plan, skew and changed rows as JSON and text, with subtasks as bars."""
 
 from __future__ import annotations
 

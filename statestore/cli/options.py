@@ -1,9 +1,9 @@
-"""The options and arguments that several verbs share, each declared once, and their types.
+"""The options and arguments that verbs share: each declared once, with its type and completion.
 
 An option has one meaning and one form of value in all verbs. Its parameter has the name of the
 argument in Python.
 
-Operators, states, checkpoints and savepoints are completed from the store. Click calls the
+A shell completes operators, states, checkpoints and savepoints from the store. Click calls the
 completion functions while the user types. The store is named by ``--store``, a settings file or the
 environment. A shell cannot show an error, so an unreadable store completes nothing.
 """

@@ -1,4 +1,6 @@
-"""The stateful job: it aggregates the state of each aircraft from micro-batches of flights.
+"""The stateful job, and how far its source subtasks read in each micro-batch.
+
+The job aggregates the state of each aircraft from micro-batches of flights.
 
 One operator has three keyed states, by tail number: a value (``totals``), a map (``routes``) and a
 list (``recent``, the last five flights). Flights without a tail number have no key. They are

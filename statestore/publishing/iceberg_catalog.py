@@ -1,4 +1,4 @@
-"""The user's Iceberg catalog: open it, find the table of a state, and convert its errors.
+"""The user's Iceberg catalog: open it, find a state's table, delete metadata, and convert errors.
 
 A catalog is named in pyiceberg's configuration, or passed as an object of pyiceberg.
 

@@ -1,4 +1,4 @@
-"""Publish a state of a checkpoint as an Iceberg table, or change that table to a new checkpoint.
+"""Publish a state of a checkpoint as an Iceberg table, change it to a new checkpoint, or remove it.
 
 The table names the checkpoint's own files: no row is read or written. Each publication is one
 commit of the catalog, so readers see the whole old checkpoint or the whole new one. Files that both

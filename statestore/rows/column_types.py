@@ -1,4 +1,8 @@
-"""Conversions of column types between the manifest's notation and Arrow's, and their errors."""
+"""Conversions of column types between the manifest's notation and Arrow's, and their errors.
+
+:class:`ColumnErrors` collects the errors of a table, so that one error names all columns that do
+not fit.
+"""
 
 from __future__ import annotations
 

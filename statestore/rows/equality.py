@@ -1,4 +1,4 @@
-"""Defines when two rows are equal, for all code that compares, finds, merges or sorts rows.
+"""Defines when two rows are equal, and matches rows, for all code that compares or sorts rows.
 
 Null equals null, NaN equals NaN, and 0.0 does not equal -0.0. A null struct differs from a struct
 whose fields are null: Parquet, Arrow and Spark distinguish the two, and so does the digest. The

@@ -1,5 +1,7 @@
 """Sorts the rows of a state by key group and identity in bounded memory.
 
+:func:`fit_or_stream` decides whether rows fit in memory.
+
 Rows that fit the budget are sorted in memory. Otherwise an external merge sort is used: sorted runs
 are written to a temporary folder as Arrow IPC streams, then merged. The folder is created with the
 first run, and deleted at the end. If the process is killed, it is deleted later; see

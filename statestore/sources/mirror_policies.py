@@ -1,4 +1,6 @@
-"""Decide about translated offsets: continue, read some records again, or refuse.
+"""The policies for translated offsets, and the flow whose replication policy names its topics.
+
+A policy decides to continue, to read some records again, or to refuse.
 
 The partition's translation is judged first, and then the translated offset is compared with the
 live partition of the target, as :func:`~statestore.sources.discovery.reconcile` does. Pure

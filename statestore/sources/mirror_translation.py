@@ -1,4 +1,4 @@
-"""Translate offsets of one Kafka cluster to another, from the records of MirrorMaker 2.
+"""Translate offsets of one Kafka cluster to another, and parse MirrorMaker 2's records for it.
 
 An offset sync says where the copy of one source record is at the target. MirrorMaker writes one now
 and then, so most offsets are between two syncs. The copy of a record after a sync is after the copy

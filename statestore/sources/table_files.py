@@ -1,7 +1,10 @@
-"""Find the files of a table: a Parquet file, a folder of them, or a Delta table.
+"""Find the files of a table and their sizes: a Parquet file, a folder of them, or a Delta table.
 
-In a folder, the files are all those that Spark would read as data. A Delta table has no list here,
-because its log says which files it has.
+In a folder, the files are all those that Spark would read as data. :func:`find_table` does not list
+a Delta table, because its log says which files its newest version has.
+
+:func:`input_files` returns the number of bytes of a batch input, file by file, without reading its
+rows and without Spark. A job needs it to choose its parallelism before it starts.
 """
 
 from __future__ import annotations

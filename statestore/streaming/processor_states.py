@@ -1,4 +1,4 @@
-"""The states of a ``StatefulProcessor`` as tables: their columns, and their keys.
+"""The states of a ``StatefulProcessor`` as tables: columns, keys, and the index of due timers.
 
 They have the same names as the states of an imported query that used Spark's own
 ``transformWithState``. Such a query can therefore continue here, and can be exported again.
@@ -9,6 +9,15 @@ They have the same names as the states of an imported query that used Spark's ow
 - Timers have an ``expiration``.
 
 If a state has a TTL, its last column has the expiration time of the row.
+
+Timers are a state by key. Their index is a second state with the same timers, whose key is a
+minute. It finds due timers without reading the others: a micro-batch looks up the minutes that have
+passed since the previous one. A timer can already be due when it is written, for example if a
+firing timer registers it in the past. It is stored under :data:`OVERDUE`, which every micro-batch
+looks up.
+
+If the newest checkpoint does not belong to the query's last micro-batch, the index is rebuilt from
+the timers, because another writer may have changed them.
 """
 
 from __future__ import annotations

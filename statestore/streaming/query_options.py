@@ -1,4 +1,9 @@
-"""The declaration of a query: its options, and the states that it keeps."""
+"""The declaration of a query: its options, the states that it keeps, and their evolution.
+
+A query may be started with new, renamed or wider columns, or with another TTL. It then first takes
+an extra checkpoint with all rows of such states in the new form, all other states unchanged, and
+the query's progress. A state that cannot be converted is refused, and nothing is written.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,13 @@
 A query uses a function of DataFrames, a function that is called for each key, or a processor.
 :class:`UpdateStrategy` is what a query needs from each of them. The strategy of a processor is
 :class:`statestore.streaming.processor.Processing`.
+
+A function that is called for each key uses pandas. Spark passes rows to its workers as Arrow
+tables. pandas sees them in columns of Arrow types, so a value that the function does not touch is
+never converted. Returned rows are converted exactly.
+
+Spark reports the error of a Python worker as text. :func:`worker_errors` converts it to an error of
+this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A storage that fails at a chosen call, to test backends and jobs with broken storage.
+"""Storages for tests: one that fails at a chosen call, and one that counts reads.
+
+:class:`FaultyStorage` tests backends and jobs with broken storage. :class:`CountingStorage`
+verifies what a restore reads (I8).
 
 ::
 

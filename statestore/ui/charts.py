@@ -1,7 +1,10 @@
-"""Draw charts as SVG, for pages and reports.
+"""Draw charts as SVG, for pages and reports, also of the flow of key groups in a restore.
 
 Shapes stretch with the page, and text keeps its size, so a chart is readable at any width. A
 column of a chart shows its values under the pointer. The style sheet ``charts.css`` has the colors.
+
+Key groups flow from the old subtasks of operators to the subtasks that would read them. Their
+heights are from 0 (top) to 1, and subtasks have gaps between them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The pages for one checkpoint: job graph, states, and a state's rows, files and key groups."""
+"""The pages for one checkpoint, and the window of checkpoints that a page shows.
+
+The pages of a checkpoint are its job graph, its states, and a state's rows, files and key groups.
+:class:`Window` has consecutive checkpoints of a store, with their figures over time for charts.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +73,7 @@ class CheckpointLine(FoundCheckpoint):
 
     @property
     def extent(self) -> str:
-        """Whether all files were written for this checkpoint; empty if that is unknown."""
+        """``full`` if all files were written for it, else ``incremental``; empty if unknown."""
         return "" if self.manifest is None else extent(is_incremental(self.manifest))
 
     @property

@@ -1,7 +1,8 @@
 """Write a report on a store: one HTML file of limited size, without scripts, forms and network.
 
-The report has sections, and each of these has parts. The most important parts are added until the
-file is full. A part that does not fit is replaced by a sentence.
+The report has sections, and each of these has parts. A part is HTML and has a rank. The most
+important parts are added until the file is full. A part that does not fit is replaced by a
+sentence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The pages for questions: SQL, the lookup of a key, the comparison of checkpoints, and the search.
 
-The page for SQL shows the first rows of an answer. All rows can be downloaded as CSV.
+The page for SQL shows the first rows of an answer. All rows can be downloaded as CSV. The search
+finds a checkpoint, savepoint, operator or state by a part of its name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The pages with a store's checkpoints, and with the growth of states and its forecast."""
+"""The pages with a store's checkpoints, and with the growth of states and its forecast.
+
+The page of checkpoints shows their durations, written bytes, and the growth of states.
+"""
 
 from __future__ import annotations
 

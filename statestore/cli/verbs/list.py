@@ -1,4 +1,8 @@
-"""``statestore list``: list or follow checkpoints, including damaged ones, with their holds."""
+"""``statestore list``: list or follow checkpoints, including damaged ones, with their holds.
+
+``--follow`` lists the checkpoints of a live store repeatedly, and reads only the manifests of new
+ones. It shows them on a live screen, as lines or as JSON.
+"""
 
 from __future__ import annotations
 

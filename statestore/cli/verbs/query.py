@@ -1,4 +1,7 @@
-"""``statestore query``: run SQL over the states of a checkpoint, or a shell for it."""
+"""``statestore query``: run SQL over the states of a checkpoint, or a shell for it.
+
+The rows of the answer, and the views that SQL can use, are written as JSON and as text.
+"""
 
 from __future__ import annotations
 

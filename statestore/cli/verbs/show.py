@@ -1,4 +1,7 @@
-"""``statestore show``: show the content of one checkpoint, its job graph, or its skew."""
+"""``statestore show``: show the content of one checkpoint, its job graph, or its skew.
+
+The skew is the key groups and keys that have more than their share.
+"""
 
 from __future__ import annotations
 

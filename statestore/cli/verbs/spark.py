@@ -1,4 +1,6 @@
-"""``statestore spark``: show and import the checkpoint location of a Spark query, or export one.
+"""``statestore spark``: show, import, export or repartition a Spark query's checkpoint location.
+
+``repartition`` changes a query's number of partitions without a store.
 
 These verbs need Spark, so Spark modules are loaded only when one of them runs.
 """

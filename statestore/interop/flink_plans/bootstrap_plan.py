@@ -4,8 +4,9 @@ The state's columns, key, kind, hash and TTL come from the plan. The plan is rec
 so that an export writes the state with the plan's types. States of the plan that have no table yet
 are recorded as left out, so an export names them.
 
-All differences of columns are named before a row is read. A value that its column cannot hold is
-named with its row while the rows are read, before anything of the state is visible.
+The table must fit the state. All differences of columns are named before a row is read. A value
+that its column cannot hold is named with its row while the rows are read, before anything of the
+state is visible.
 """
 
 from __future__ import annotations

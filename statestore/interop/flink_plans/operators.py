@@ -1,4 +1,4 @@
-"""The states of each kind of operator in a compiled plan.
+"""The states of each kind of operator in a compiled plan, and the accumulators of aggregates.
 
 They follow from the classes that Flink 1.19 to 2.3 creates for a node: ``StreamExecJoin``,
 ``StreamExecGroupAggregate``, ``StreamExecGlobalGroupAggregate``, ``StreamExecDeduplicate``,

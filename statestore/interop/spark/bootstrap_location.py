@@ -1,4 +1,8 @@
-"""Write a checkpoint location from which a query that has never run starts, with rows of tables."""
+"""Write a checkpoint location from which a query that has never run starts, with rows of tables.
+
+:mod:`.planned_query` lets Spark plan the query's first micro-batch without data, which shows the
+states that the query needs. The rows of the tables become the state stores of the new location.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The parts of an operator that become states: each of its stores, and each variable of a store.
+"""The supported stateful operators, and their parts that become states.
+
+The parts are each of an operator's stores, and each variable of a store.
 
 Most stores become one state. The store of a transformWithState has many column families: for the
 variables that the user's code declares, and for internal data of Spark. All of them together become

@@ -1,5 +1,7 @@
 """Plan a query that has never run: the states that it needs, and where its sources begin.
 
+Spark plans the query's first micro-batch without data, which shows the states that it needs.
+
 The position of a source is the end of the micro-batch before the first one that the query runs. A
 source that can tell its first position (Kafka, and all others of Spark's second source interface)
 is asked for it, so that its own options apply. A Delta source begins with the version in its

@@ -1,4 +1,4 @@
-"""Read the rows of a query's state with Spark's own reader, to import or to verify them.
+"""Read a query's state with Spark's own reader, to import or verify it, and digest its rows.
 
 Spark reads a location as if it described its operators and its settings correctly. Nothing is
 written to the location, whose query may be running. Instead Spark reads it through Hadoop's ViewFs,

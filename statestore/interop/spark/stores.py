@@ -1,4 +1,6 @@
-"""Select the states from which each of Spark's stores is written, and refuse unsupported ones.
+"""Select the states from which each of Spark's stores is written, and rebuild column families.
+
+States that do not fit each other, and unsupported ones, are refused.
 
 Most stores are written from one state. The store of a transformWithState is kept twice: as Spark's
 bytes, and as the states of its variables. The bytes are written unchanged, unless a variable was

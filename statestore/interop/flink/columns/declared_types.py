@@ -1,4 +1,4 @@
-"""Types that a savepoint does not have, as their user declares them.
+"""Types that a savepoint lacks, as the user declares them: those of Java jobs and of PyFlink.
 
 The types of a Java job are in Java's notation: ``Map<String, com.acme.Item>``. The names of the
 JDK's and Flink's own classes may have their packages. A ``Row`` may name its fields:

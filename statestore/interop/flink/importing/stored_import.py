@@ -1,4 +1,8 @@
-"""The store's earlier import, and the state that another import leaves as it is, or out (I16)."""
+"""The store's earlier import, and the state of a savepoint that an import or a repack leaves out.
+
+No state is left out silently (I16). An import keeps the operators that the store
+already has with the same content.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of Flink SQL: ``LogicalType`` and its subclasses, as Java serialized them.
+"""Types of Flink SQL, ``LogicalType`` and its subclasses: as Java serialized them, and in Arrow.
 
 For the types that a key can have, this module also writes the objects, with exactly the bytes that
 Java writes. Each type has an Arrow type; so have times and windows.

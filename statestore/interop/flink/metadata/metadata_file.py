@@ -1,8 +1,8 @@
 """Read and write ``_metadata``: the operators of a savepoint and the handles of their state.
 
-Versions 2 to 6 are read, in the format that ``MetadataV2V3SerializerBase`` and
-``MetadataV2Serializer`` to ``MetadataV6Serializer`` write. Version 3 is written, which every Flink
-since 1.11 can restore::
+Version 3 is written, because every Flink since 1.11 can restore it. Versions 2 to 6 are read, in
+the format that ``MetadataV2V3SerializerBase`` and ``MetadataV2Serializer`` to
+``MetadataV6Serializer`` write::
 
     i32 0x4960672d, i32 version
     i64 checkpoint id, i32 n, master states; i32 n, operators

@@ -1,4 +1,4 @@
-"""The keyed state of one subtask, for every state backend: its entries, by key group.
+"""The keyed state of one subtask, for every state backend: entries by key group, and raw timers.
 
 A key group contains the entries of all states, one state after another, without an index. So the
 first read of a key group records the position of each state. A later read of another state then

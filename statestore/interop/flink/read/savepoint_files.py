@@ -1,4 +1,6 @@
-"""Locate a savepoint's bytes: in ``_metadata`` itself, in a file of its folder, or elsewhere.
+"""Locate a savepoint's bytes, and read those of a key group.
+
+The bytes are in ``_metadata`` itself, in a file of its folder, or elsewhere.
 
 A savepoint can refer to any file that its reader can access. For security, files are read only
 below the folder of ``_metadata`` and below folders that the user allows. If that folder is a

@@ -3,8 +3,8 @@
 Flink uses the format for savepoints if compression is enabled. A stream begins with the chunk
 ``ff 06 00 00 sNaPpY``. Each chunk is one byte for its type, three bytes of length, lowest first,
 and the body. The body of a data chunk is the masked CRC-32C of its decompressed data, followed by a
-Snappy block (type 0) or by the data itself (type 1). The checksum of each chunk is verified. Blocks
-of RocksDB have CRC-32C or XXH3.
+Snappy block (type 0) or by the data itself (type 1). The checksum of each chunk is verified. A
+block of RocksDB is followed by its CRC-32C or XXH3.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ Parts that have the same form in every value are decoded for all rows with vecto
 Only non-ASCII texts, large numbers and the lengths of lists are decoded row by row. The layout of
 values follows Flink's serializers, which are named where their bytes are read.
 
-A column is encoded part by part: its fields are encoded as columns, and then concatenated row by
-row. The encoded elements of lists are already adjacent, so that joining a list needs no copy.
+Encoding is the exact inverse of decoding. A column is encoded part by part: its fields are encoded
+as columns, and then concatenated row by row. The encoded elements of lists are already adjacent, so
+that joining a list needs no copy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Snapshots of serializers: the bytes with which a savepoint describes the types of its state.
+"""The registry of Flink's types, and the snapshots of serializers, from which types are parsed.
+
+A snapshot is the bytes with which a savepoint describes a type of its state.
 
 ``TypeSerializerSnapshotSerializationUtil`` writes i32 2 before each snapshot. Each type declares
 its snapshots, which are found by the name of the snapshot's class. The class of a type defines
