@@ -32,9 +32,10 @@ The late writer does not report success either. It checks for a successor after 
 because the successor's checkpoints may lack the late checkpoint's contents. A successor that claims
 after that check finds the late checkpoint.
 
-**The document.** A claim is put once and never changed. docs/FORMAT.md describes it. The newest
-claim also has the store's writer version, which every writer must know. It is the format version of
-the claim itself, so an older release refuses to claim the store.
+**The document.** A claim is one small document per generation. It is put once and never changed.
+docs/FORMAT.md describes it. The newest claim also has the store's writer version, which every
+writer must know. It is the format version of the claim itself, so an older release refuses to claim
+the store.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Savepoints and pins of a store, which hold checkpoints that would otherwise be deleted (I9).
 
+A savepoint holds until it is deleted, and a pin until its lease ends. Both name a checkpoint by its
+id. The checkpoint's manifest and data files stay, whether or not it has a tombstone.
+
 **Why a check after the put is enough.** A holder first puts the document, and then checks that the
 checkpoint is still visible. A tombstone outlives its manifest. So if the checkpoint has no
 tombstone now, it had none before. A garbage collection before the put found the checkpoint alive. A
@@ -69,6 +72,8 @@ class Pin:
 @dataclass(frozen=True, slots=True)
 class Publication:
     """An Iceberg table's use of a checkpoint's files.
+
+    A savepoint with a name of a fixed form keeps the files, so every release understands this hold.
 
     ``table`` is the table's name after the catalog's, for people. ``table_id`` is the table's UUID
     as 32 hex digits, and ``attempt`` is new for each snapshot of the table.

@@ -1,11 +1,12 @@
-"""An order-independent digest of rows: equal for equal states, at any parallelism and file layout.
+"""An order-independent digest of rows, and the proof that a rescale changed no row.
 
-The digest of a set of rows is the sum, modulo 2^64, of a 64-bit hash of each row. So the digest of
-a key group, a subtask or a whole state is the sum of its parts' digests (I7). This module defines
-it in plain Python. ``rows/digests.py`` computes the same on Arrow columns, and docs/FORMAT.md
-describes it. The digest detects accidents. It does not protect against forged rows.
+The digests of equal states are equal, at any parallelism and file layout. The digest of a set of
+rows is the sum, modulo 2^64, of a 64-bit hash of each row. So the digest of a key group, a subtask
+or a whole state is the sum of its parts' digests (I7). This module defines it in plain Python.
+``rows/digests.py`` computes the same on Arrow columns, and docs/FORMAT.md describes it. The digest
+detects accidents. It does not protect against forged rows.
 
-The proof that a rescale changed nothing follows from it. If the subtasks' rows and digests sum to
+The proof (:class:`RescaleProof`) follows from the sums. If the subtasks' rows and digests sum to
 the stored ones, every stored row went to exactly one subtask, and no other row was added (I7). With
 union and broadcast state, each subtask gets a copy that must equal the stored rows.
 """

@@ -1,4 +1,4 @@
-"""JSON documents with a checksum, and errors that name the place in the document.
+"""JSON documents with a checksum, errors that name the place, and the repair of a changed byte.
 
 A document's last member is the SHA-256 of all bytes before it, at a fixed distance from the end of
 the file. So any flipped byte is found before the document is parsed. Errors in the content name the
@@ -205,7 +205,8 @@ _MOST_BYTES = 1024
 def repair_byte(raw: bytes) -> bytes | None:
     """Return the sealed document from which ``raw`` differs in one byte.
 
-    None if it was not found: more bytes are damaged, or it is too long to try.
+    The document's own SHA-256 proves that the result is the original. None if it was not found:
+    more bytes are damaged, or it is too long to try.
     """
     body, seal = raw[:-SEAL_BYTES], raw[-SEAL_BYTES:]
     if not body or len(raw) > _MOST_BYTES:

@@ -1,5 +1,7 @@
 """The data files and layers of a state in a manifest, stored column by column, and lists of files.
 
+A long list of files is a separate document; ``listed.py`` gives the reason.
+
 A document may have been written by anybody, so its names are not trusted: only names that its
 writer would create are accepted. A state's table must be in its operator's folder, and a data file
 must have the name of such a file. Such names cannot lead out of the store or into another state's

@@ -1,4 +1,4 @@
-"""Data files of a keyed state whose list is a separate document that manifests reference.
+"""Data files of a keyed state whose list is a separate document, which is read on first access.
 
 A manifest names all files of a checkpoint, even if few changed since the previous one. If a state
 has very many files, their list is written once, like a data file, under a name that no other

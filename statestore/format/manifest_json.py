@@ -4,6 +4,9 @@ Data files are stored column by column (one array of paths, one of row counts, â
 tenth of the bytes and of the parsing time of one object per file, and is still readable.
 docs/FORMAT.md lists every member.
 
+The job graph is stored in the manifest, so that a later job can match its operators to the stored
+ones: ``graph_from_json(graph_to_json(g), â€¦) == g``.
+
 The writer and the reader of a manifest both check its origin, the record of the command that made
 the checkpoint. The checks matter because ``forget`` acts on the record to finish an interrupted
 run: it moves savepoints and expires a checkpoint.
@@ -168,7 +171,7 @@ class _Origin(Struct, frozen=True):
 
 
 def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> dict[str, Any]:
-    """Return the origin of checkpoint ``checkpoint_id``.
+    """Return the origin of checkpoint ``checkpoint_id``; the writer and the reader both call this.
 
     Raises MalformedManifestError with the place for an origin that no command writes. Members that
     no command uses are not checked.
@@ -190,7 +193,8 @@ def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> di
 def refuse_changed(origin: Mapping[str, Any] | None, read: Mapping[str, Any] | None) -> None:
     """Raise ValueError if an origin differs from the one that was ``read`` from its document.
 
-    Also raises it for values that some readers of JSON cannot hold.
+    Also raises it for values that some readers of JSON cannot hold. Only the writer calls this: it
+    has Python values, which JSON can change.
     """
     if read != origin:
         raise ValueError(f"the origin would be read as {read!r:.200}, not {origin!r:.200}")

@@ -1,4 +1,4 @@
-"""The metrics of a checkpoint: the duration of each phase, and the amount of data written.
+"""The metrics of a checkpoint: durations of its phases, amounts of data, and their form as JSON.
 
 Everything except the put of the manifest is known before that put. So the manifest has the metrics
 without ``put_ms``, and listeners get them with it. Durations are measured with a monotonic clock.

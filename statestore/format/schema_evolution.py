@@ -1,4 +1,4 @@
-"""Schema evolution: how a state's columns may change from one checkpoint to the next.
+"""Schema evolution: how a state's columns may change, and in which types values are then compared.
 
 Columns can change only when all rows of the state are written, since changes must have the stored
 columns. So stored rows are never converted. These rules prevent a job with new columns from losing
@@ -21,9 +21,9 @@ The identity columns (key, namespace, entry) never change (I3). Flink does not m
 namespace and map key either. Adding and removing fields is allowed as for Flink's POJOs. Wider
 types follow Delta's rules; in Flink fields keep their declared types.
 
-After a change, values of two types are compared in their common type. A wider type is not a
-difference: the integer 1 equals the double 1. A struct with an added field is equal while that
-field is null.
+After a change, values of two types are compared in their common type (:func:`common_type`). A wider
+type is not a difference: the integer 1 equals the double 1. A struct with an added field is equal
+while that field is null.
 """
 
 from __future__ import annotations

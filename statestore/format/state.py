@@ -1,4 +1,4 @@
-"""The description of a state: operator uid, name, kind, columns and its behavior on a rescale.
+"""The description of a state: operator uid, name, kind, columns, TTL, and behavior on a rescale.
 
 Keyed state belongs to a key and moves with its key group. Operator state belongs to a subtask and
 is redistributed by its mode. Kinds and entries follow Flink's ``StateDescriptor.Type``:

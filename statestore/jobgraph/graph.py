@@ -1,4 +1,4 @@
-"""The graph of a job: its operators in creation order, and the edges between them.
+"""The graph of a job: its operators in creation order, the edges between them, and its TOML form.
 
 It contains the information of Flink's ``StreamGraph`` that determines operator ids
 and tasks (``operators.py``). It contains nothing of the operators' code.
@@ -68,7 +68,12 @@ class GraphTables:
 
 
 def graph_tables(text: str) -> GraphTables:
-    """Parse the TOML document of a job graph; SettingsError names the problem and the place."""
+    """Parse the TOML document of a job graph; SettingsError names the problem and the place.
+
+    It checks the structure: the names of tables and keys, and whether a value is a table, a list or
+    a word. :class:`Node`, :class:`Edge` and :class:`JobGraph` check the values. A place has the
+    form ``operator[1] ('totals')``, counted from 0.
+    """
     if not isinstance(text, str):
         raise SettingsError(f"a job graph must be a string of TOML, not {type(text).__name__}")
     try:

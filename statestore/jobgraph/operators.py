@@ -3,7 +3,7 @@
 Chaining determines which operators run in the same task, a *job vertex*, and so which state moves
 together. It follows Flink 2.3's ``StreamingJobGraphGenerator``. A chain has the parallelism and
 the max parallelism of its first operator, the head. In Flink a source inside a HEAD_WITH_SOURCES
-operator is not in the vertex's list of operators. Here it is in a separate field, so that no
+operator is not in the vertex's list of operators. Here it is in ``chained_sources``, so that no
 operator is missing. Forward edges that chain only in adaptive batch are not supported, because only
 streaming jobs have state.
 
@@ -17,7 +17,8 @@ after a job has changed, and so the uid must stay the same.
 
 Without a uid, the id is generated from the number of operators visited before it, the number of
 its chainable out-edges, and the ids of its inputs. If an earlier operator is added, removed or
-moved, or chaining changes, the id changes. Names and code do not matter.
+moved, or chaining changes, the id changes. So chaining also determines which state is found again.
+Names and code do not matter.
 
 The store identifies an operator by a label, which is part of the path of its state. The label is
 its uid, or its name for an operator of a job graph without a uid. Without a graph every label is
@@ -384,7 +385,10 @@ def label_of(node: Node) -> str:
 
 @dataclass(frozen=True)
 class Operators:
-    """The operators of a job at ``parallelism``, with the details of its graph if there is one."""
+    """The operators of a job at ``parallelism``, with the details of its graph if there is one.
+
+    It has their ids, and their numbers of subtasks and key groups.
+    """
 
     parallelism: int
     graph: JobGraph | None = None

@@ -1,14 +1,14 @@
 """Choose a parallelism from sizes in bytes: today's rules, and the rules of Flink 1.15 and 1.16.
 
 It follows ``VertexParallelismAndInputInfosDeciderUtils`` of Flink 2.3. A row of sizes is cut into
-contiguous ranges, each filled up to a number of bytes. If that gives too few or too many ranges, a
-bisection finds the number of bytes that gives an allowed number of ranges. If none does, the row is
-cut evenly by count. Flink adds up all sizes in each step of the bisection. Here a step jumps from
-range to range over prefix sums, and stops as soon as the answer is known. The resulting ranges are
-the same.
+contiguous ranges, and their number is the parallelism. Each range is filled up to a number of
+bytes. If that gives too few or too many ranges, a bisection finds the number of bytes that gives an
+allowed number of ranges. If none does, the row is cut evenly by count. Flink adds up all sizes in
+each step of the bisection. Here a step jumps from range to range over prefix sums, and stops as
+soon as the answer is known. The resulting ranges are the same.
 
 :func:`decide_2022` follows ``DefaultVertexParallelismDecider`` of Flink 1.16: a power of two that
-depends only on the total of all inputs.
+depends only on the total of all inputs. It does not assign input to subtasks.
 """
 
 from __future__ import annotations

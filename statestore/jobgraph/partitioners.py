@@ -1,17 +1,16 @@
-"""Partitioners: the downstream subtask of each record, and the connections between subtasks.
+"""Partitioners: each record's downstream subtask, the wiring of edges, and in-flight records.
 
-The channel rules follow Flink 2.3's ``streaming.runtime.partitioner`` classes. The wiring of
-an edge and the handling of in-flight records on a rescale are implemented by :func:`wiring` and
-:func:`old_subtasks`.
+It follows Flink 2.3. The channel rules are those of the ``streaming.runtime.partitioner`` classes.
+:func:`wiring` returns the subtasks that an edge connects. For pointwise edges it follows
+``VertexInputInfoComputationUtils``. :func:`old_subtasks` returns the old subtasks whose in-flight
+records a new subtask takes over on a rescale. It follows ``SubtaskStateMapper``. Each partitioner
+class names its mappers and its kind of wiring.
 
 A sending subtask has one channel per downstream subtask, or, on a pointwise edge, one per subtask
 that it feeds (:func:`wiring`). In Flink each subtask has a counter or a random generator. Here the
 channel is a function of the record's ``index`` in its source subtask (from 0) or of its ``key``, so
 the same question always has the same answer. Random values are drawn once, by
 :meth:`Partitioner.started`.
-
-The wiring of pointwise edges follows ``VertexInputInfoComputationUtils``. The mapping of channel
-state from old to new subtasks follows ``SubtaskStateMapper``.
 """
 
 from __future__ import annotations

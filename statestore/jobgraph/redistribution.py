@@ -13,16 +13,13 @@ broadcast   New subtask ``i`` gets the copy of the ``i % m``-th of the ``m`` sub
 At unchanged parallelism, split state and reported broadcast copies stay in their subtasks. Old
 subtasks without state (``None``: they had finished) count for the parallelism and report nothing.
 
-States are redistributed in the iteration order of Java's ``HashMap`` (below), which only determines
-the subtasks that get a remainder.
+Flink keeps an operator's states in Java's ``HashMap`` and redistributes them in its iteration
+order, which only determines the subtasks that get a remainder. From 64 buckets on, Java converts a
+bucket with 8 names to a tree, which has another order. That order is not implemented.
 
 A restore only reads, so repeated restores of one snapshot give the same result. A job that
 snapshots a union state again must report each element from exactly *one* subtask; if every subtask
 reports all elements, they multiply.
-
-Flink keeps an operator's states in Java's ``HashMap`` and redistributes them in its iteration
-order, which determines the subtask that gets a remainder. From 64 buckets on, Java converts a
-bucket with 8 names to a tree, which has another order. That order is not implemented.
 """
 
 from __future__ import annotations

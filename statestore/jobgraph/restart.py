@@ -1,4 +1,4 @@
-"""Restart strategies: whether a failed job restarts, and after which delay.
+"""Restart strategies, and Flink's options for them: if and when a failed job restarts.
 
 They follow Flink 2.3's ``RestartBackoffTimeStrategy`` family: ``NoRestartBackoffTimeStrategy``,
 ``FixedDelayRestartBackoffTimeStrategy``, ``FailureRateRestartBackoffTimeStrategy`` and

@@ -5,15 +5,16 @@ It follows Flink 2.3. :func:`select_slot` implements the default scheduler's
 ``EvenlySpreadOutLocationPreferenceSlotSelectionStrategy``, and
 ``PreviousAllocationSlotSelectionStrategy``, which wraps either. :func:`preferred_locations`
 implements its ``DefaultPreferredLocationsRetriever``. :func:`slots_per_group` implements the
-adaptive scheduler's ``SlotSharingSlotAllocator``, and :func:`assign_by_locality` its choice by
-state.
+adaptive scheduler's ``SlotSharingSlotAllocator``. :func:`assign_by_locality` implements that
+scheduler's ``StateLocalitySlotAssigner``, which restores a subtask close to its state, and
+:func:`place_subtasks` applies the same rule to the subtasks of one operator.
 
 Where Flink's choice among equals is arbitrary, these functions are deterministic. Among equally
 good slots :func:`select_slot` takes the first one offered. Sharing groups with equal headroom are
-served in the given order.
+served in the given order. Groups without a score get the remaining slots in ascending order.
 
 Deliberate differences: resource profiles are not supported, so offer only slots that fit. Too few
-slots and a slot offered twice are errors.
+slots, a slot offered twice and an unknown vertex are errors.
 """
 
 from __future__ import annotations

@@ -69,6 +69,11 @@ class _Bytes(NamedTuple):
 def sql_hashes(columns: Sequence[pa.Array], names: Sequence[str]) -> Hashes:
     """Return ``BinaryRowData.hashCode()`` of every row of ``columns`` with these SQL types.
 
+    The contract is Flink's ``BinaryRowData``. ``keys.sql`` computes the same for one row, from the
+    row's bytes. This function does not build the bytes. Murmur3 reads four bytes at a time, so only
+    the 32-bit words of a row are needed: the header, two words per column, then the variable part
+    of every column in order.
+
     NULL is an ordinary value. Raises InvalidArgumentError for a value that its type cannot hold.
     """
     rows, count = len(columns[0]), len(columns)

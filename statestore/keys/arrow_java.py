@@ -1,7 +1,8 @@
 """Compute Java's ``hashCode()`` of Arrow arrays with numpy, as ``keys.java`` does for one value.
 
 All arithmetic is modulo 2**32 on unsigned integers, which gives the same bits as Java's int
-arithmetic. Null is allowed only inside a struct, and hashes to 0 as in a Java Tuple.
+arithmetic. Null is allowed only inside a struct, and hashes to 0 as in a Java Tuple. Integers and
+decimals that are stored as text may have any length.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The key type that each Arrow type is hashed as.
+"""The key type that each Arrow type is hashed as, and the names of column types in messages.
 
 The names come from Java and Flink SQL. They are recorded with a state and determine its hashes.
 The table lists the default key type of each column type, and the other types that ``key_types`` can
@@ -79,7 +79,10 @@ _SAME = {
 
 
 def arrow_type_text(data_type: pa.DataType) -> str:
-    """Return a type in the manifest's notation, or in Arrow's if it cannot be stored."""
+    """Return a type in the manifest's notation, or in Arrow's if it cannot be stored.
+
+    Messages and ``show`` use the manifest's notation too, so a stored type has only one name.
+    """
     types = pa.types
     if types.is_struct(data_type):
         fields = (f"{field.name}: {arrow_type_text(field.type)}" for field in data_type)

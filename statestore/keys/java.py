@@ -1,9 +1,10 @@
 """``hashCode()`` of the Java objects that Flink uses as keys, computed for Python values.
 
-The rules are Java's own for the types below. Tuples follow Flink 2.3's ``Tuple0..25``, and rows its
-``Row.hashCode`` (``RowUtils.deepHashCode``). Results are signed 32-bit ints. Keys that Flink
-refuses are refused here: arrays and enums have an identity hash, which differs in every JVM. Inside
-a Row, arrays are hashed by content, as in Flink.
+The rules are Java's own for String, the boxed numbers, BigInteger, BigDecimal, java.time, java.sql
+and UUID. Tuples follow Flink 2.3's ``Tuple0..25``, and rows its ``Row.hashCode``
+(``RowUtils.deepHashCode``). Results are signed 32-bit ints. Keys that Flink refuses are refused
+here: arrays and enums have an identity hash, which differs in every JVM. Inside a Row, arrays are
+hashed by content, as in Flink.
 
 ``str`` and ``int`` refuse integers of more than 4,300 digits, because they take quadratic time.
 :func:`digits_of` and :func:`integer_of` split a number in halves and join the halves by fast
@@ -253,6 +254,8 @@ def _uuid(value: object) -> int:
     return _long(value.int >> 64 ^ value.int & (1 << 64) - 1)
 
 
+# Each function takes the Python value and returns a signed 32-bit int. It raises
+# InvalidArgumentError if the type cannot hold the value.
 SCALAR_HASHES: Final[dict[str, Callable[[object], int]]] = {
     "String": _string,
     "Boolean": _boolean,

@@ -1,9 +1,10 @@
-"""The Java types that a key is hashed as, by the names that callers pass and states record.
+"""The Java types that a key is hashed as, their names, and the Python values of a key.
 
-A name is the name of the Java class: ``Long``, ``UUID``, ``BigDecimal(10,2)``, ``List<Integer>``,
-``Tuple2<String, Long>``, ``Row<UUID, List<Long>>``, ``byte[]``. Case and the JDK's package names
-are ignored. Short names (``int``, ``string``, ``sql_timestamp``) mean the same as in Python. The
-parts of a composite without parts (``Row``) are inferred from the column or value.
+Callers pass the names, and states record them. A name is the name of the Java class: ``Long``,
+``UUID``, ``BigDecimal(10,2)``, ``List<Integer>``, ``Tuple2<String, Long>``, ``byte[]``,
+``Row<UUID, List<Long>>``. Case and the JDK's package names are ignored. Short names (``int``,
+``string``, ``sql_timestamp``) mean the same as in Python. The parts of a composite without parts
+(``Row``) are inferred from the column or value.
 
 A plain Python value implies the Java or SQL type it stands for. If it cannot, it is wrapped:
 :class:`Typed` names the type at any depth, :class:`Row` is Flink's ``Row`` with its kind,

@@ -1,14 +1,14 @@
-"""Contiguous key-group ranges that are balanced by bytes or rows instead of by count.
+"""Contiguous key-group ranges balanced by bytes or rows, and reads at another max parallelism.
 
-This is an alternative to Flink's even ranges (``KeyGroupRangeAssignment``) for state whose key
-groups differ in size. It cuts the key groups into contiguous, nonempty ranges such that the
-largest range is as small as possible.
+Balanced ranges are an alternative to Flink's even ranges (``KeyGroupRangeAssignment``) for state
+whose key groups differ in size. :func:`balance_ranges` cuts the key groups into contiguous,
+nonempty ranges such that the largest range is as small as possible.
 
 Max parallelism can be read as a multiple or a divisor of the stored one, without rewriting. A key's
 group is its hash modulo max parallelism. Since ``(h mod k·m) mod m = h mod m``, each of the k·m new
 key groups is within one stored key group. If k·m key groups are stored, each of m key groups
-consists of whole stored ones. Flink cannot change the max parallelism of stored state. This follows
-arithmetically from its rule (``KeyGroupRangeAssignment``).
+consists of whole stored ones. This follows from Flink's rule (``KeyGroupRangeAssignment``),
+although Flink itself cannot change the max parallelism of stored state.
 """
 
 from __future__ import annotations

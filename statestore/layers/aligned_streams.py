@@ -1,4 +1,4 @@
-"""Walks over several sorted streams of rows, in bounded memory.
+"""Walks over several sorted streams of rows, in bounded memory, and checks of their order.
 
 All data files of a state are sorted by key group and identity. Files can therefore be merged a
 piece at a time: a piece has the rows of every stream up to a common bound, and no identity is in

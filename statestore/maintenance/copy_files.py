@@ -1,15 +1,15 @@
-"""Bring a checkpoint's data files to another store: check, link or copy them.
+"""Bring a checkpoint's data files to another store: check, link or copy them, under new names.
 
-Each file gets a name in the target that was never used before. A file that a kept
-checkpoint of the target names is named again. A file that an interrupted copy left there, with the
-right length and SHA-256, is only given the new name. All others are copied, and hashed on the way.
-Nothing is deleted: ``gc`` removes the files that no checkpoint names.
+Each file gets a name in the target that was never used before. A file that a kept checkpoint of the
+target names is named again. A file that an interrupted copy left there, with the right length and
+SHA-256, is only given the new name. All others are copied, and hashed on the way. Nothing is
+deleted: ``gc`` removes the files that no checkpoint names.
 
-**New names.** A collection deletes by name, possibly long after it has listed the file as old. It
-deletes the name even if the file under it was written again meanwhile. A failed attempt may also
-delete the files that it wrote. So an attempt that finds files of an earlier attempt, or of another
-store, never uses their names. It gives the bytes a new name of its own, which counts as young.
-``gc`` removes the names that no manifest uses in the end.
+**New names.** No two attempts ever use the same file name. A collection deletes by name, possibly
+long after it has listed the file as old. It deletes the name even if the file under it was written
+again meanwhile. A failed attempt may also delete the files that it wrote. So an attempt that finds
+files of an earlier attempt, or of another store, never uses their names. It gives the bytes a new
+name of its own, which counts as young. ``gc`` removes the names that no manifest uses in the end.
 
 The new name contains part of the SHA-256, so that the next attempt can find the file.
 """

@@ -67,9 +67,9 @@ older versions fails once their files were collected. A log entry is deleted if 
 log checkpoint that readers have used for the minimum age, and older than each version that a kept
 checkpoint names.
 
-**Why old claims can be deleted.** A writer reads two claims before it commits: its own, and the one
-after it (``catalog/fence.py``). It has been replaced if the next one exists, or if its own one does
-not. So a deletion must never leave a claim whose successor is gone:
+**Why old claims can be deleted (I4, I6).** A writer reads two claims before it commits: its own,
+and the one after it (``catalog/fence.py``). It has been replaced if the next one exists, or if its
+own one does not. So a deletion must never leave a claim whose successor is gone:
 
 * Claims are deleted in ascending order. Each deletion is durable before the next one begins.
 * A claim stays if its predecessor exists although the listing lacks it, or if the listing has a gap

@@ -1,14 +1,15 @@
-"""Spill the rows of a rekey into a working folder by range of new key groups, and write them.
+"""Spill the rows of a rekey into a locked working folder by range of new key groups; write them.
 
 The rows of a new key group can be anywhere in the old ones. So they are first divided into ranges
 of new key groups on a local disk. Then each range is sorted and written.
 
-A run locks a file in the folder. The operating system releases the lock when the process dies,
-for whatever reason, and not before. So a stalled run keeps the folder, and no process has to
-guess whether a run is dead. File systems without locks are refused. If a network file system is
-mounted with locks that are local to each host, runs on two hosts could still use one folder. In
-that case the digests reveal any damage that they do to each other's rows, and neither run deletes
-a file of the store that the other one has named.
+A run locks a file in the folder. If it ends early, the next run in the folder resumes its work. The
+operating system releases the lock when the process dies, for whatever reason, and not before. So a
+stalled run keeps the folder, and no process has to guess whether a run is dead. File systems
+without locks are refused. If a network file system is mounted with locks that are local to each
+host, runs on two hosts could still use one folder. In that case the digests reveal any damage that
+they do to each other's rows, and neither run deletes a file of the store that the other one has
+named.
 """
 
 from __future__ import annotations

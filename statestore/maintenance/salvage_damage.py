@@ -1,4 +1,7 @@
-"""Find the damage of a checkpoint, the parts still readable, and older copies of the rest."""
+"""Find the damage of a checkpoint, the parts still readable, and older copies of the rest.
+
+The readable key groups of damaged files and of older checkpoints are copied into new files.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The result of a trend: the points of each state and checkpoint, their growth, and forecasts.
 
-The growth is the Theil–Sen estimator: the median of the slopes between all pairs of points. Up to
-29 % of the points may be arbitrary without an effect on it. Its bounds are the confidence interval
-of P. K. Sen (1968), which allows for equal values. They assume that the points scatter
-independently around a line. Few points result in no growth, and a far limit in no forecast, instead
-of a guess.
+The growth is robust against outliers. It is the Theil–Sen estimator: the median of the slopes
+between all pairs of points. Up to 29 % of the points may be arbitrary without an effect on it. Its
+bounds are the confidence interval of P. K. Sen (1968), which allows for equal values. They assume
+that the points scatter independently around a line. Few points result in no growth, and a far limit
+in no forecast, instead of a guess.
 """
 
 from __future__ import annotations

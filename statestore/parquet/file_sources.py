@@ -1,4 +1,4 @@
-"""Sources of a data file's bytes: a local copy, a file, or ranges of an object.
+"""Sources of a data file's bytes: a local copy, a file, or prefetched ranges of an object.
 
 The source checks the file's length, and on request its SHA-256. A small file that is needed as a
 whole is read with one request. Of other files, first the footer is read and then the requested
@@ -131,7 +131,12 @@ class ByteRange:
 
 
 class RangedFile:
-    """A file object for Arrow that holds only the bytes that are read next."""
+    """A file object for Arrow that holds only the bytes that are read next.
+
+    Arrow requests one column of one row group after another. These reads are known in advance, and
+    row groups are adjacent. So a piece is a whole row group or, on an object store, as many bytes
+    as one request should transfer. The next pieces are prefetched while one is decoded.
+    """
 
     def __init__(self, fetch: Fetch, tail: ByteRange, size: int, streams: Streams | None) -> None:
         """Take a function that reads a range, the file's tail, which is kept, and its length."""

@@ -1,9 +1,9 @@
-"""Reads Parquet data files, one row group at a time, and checks each file against its handle.
+"""Reads Parquet data files and slices of keyed state, and checks each file against its handle.
 
-Size, footer and counts are always checked when a file is opened. A truncated, damaged or replaced
-file is therefore reported instead of restored (I7). The checksum of every page and the number of
-rows are checked while the file is read. On request the SHA-256 of the file's bytes is checked
-before the first row is returned.
+Files are read one row group at a time. Size, footer and counts are always checked when a file is
+opened. A truncated, damaged or replaced file is therefore reported instead of restored (I7). The
+checksum of every page and the number of rows are checked while the file is read. On request the
+SHA-256 of the file's bytes is checked before the first row is returned.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def read_slices(
     row_groups: RowGroups | None = None,
     verify: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the slices, in the order of ``slices``.
+    """Yield the rows of the slices, in the order of ``slices``; each file is opened once (I8).
 
     With ``verify`` the SHA-256 of a file is checked before its first row is yielded.
 

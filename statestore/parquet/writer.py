@@ -1,4 +1,4 @@
-"""Writes Parquet data files, with exact counts, a digest and a checksum for each file.
+"""Writes Parquet data files with exact counts, digests and checksums, and chooses their encodings.
 
 Rows are flushed one row group at a time; the values for the file's handle are known at the end.
 
@@ -113,7 +113,10 @@ def _paths(field: pa.Field) -> Iterator[str]:
 
 
 class UncommittedFiles:
-    """The names of files in a storage, in the order in which they were written."""
+    """The names of files in a storage, in the order in which they were written.
+
+    They are not committed yet, so they can be deleted after an error.
+    """
 
     def __init__(self, storage: Storage, names: Iterable[str] = ()) -> None:
         """Start with some names, relative to the storage."""

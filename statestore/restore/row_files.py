@@ -1,4 +1,4 @@
-"""Rows as files for any reader.
+"""The rows of a restore or of a query as files for any reader.
 
 The rows of a restore become Parquet or JSON lines. The files are used outside of the store: they
 have no handles, and only Parquet and JSON define their format. :func:`json_value` converts values

@@ -3,6 +3,8 @@
 A skewed key group has several times the even share. A key group is never divided. So the heaviest
 one is a lower bound for the largest subtask, at any parallelism and with any ranges.
 
+The imbalance is computed for Flink's even ranges and, to compare, for balanced ranges.
+
 Hot keys are the keys with the most rows in some key groups of a state, counted exactly. The rows of
 a key group are sorted by identity, so the rows of a key are adjacent. A key is counted while it is
 read, and only the keys with the most rows so far are kept in memory. Without changes only the key

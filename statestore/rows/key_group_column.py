@@ -1,7 +1,8 @@
-"""The column ``key_group`` of rows.
+"""The column ``key_group`` of rows, and the rows to keep at another max parallelism.
 
 If a caller passes back rows of a restore, the store checks the column when the key groups are
-computed, and does not store it again. At another max parallelism, its values are replaced.
+computed, and does not store it again. At another max parallelism than the stored one, its values
+are replaced.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Credentials in the address of a server, and the HTTP proxy that the environment sets for it.
 
-A URL appears in messages, logs and documents, so it must not contain credentials. The clients of
-the object stores, and delta-rs, use the proxy. If it is dead, or cannot reach a server of the local
-network, most of their errors do not mention it.
+A URL appears in messages, logs and documents, so it must not contain credentials.
+
+The clients of the object stores, and delta-rs, use the proxy. If it is dead, or cannot reach a
+server of the local network, most of their errors do not mention it. So the message of a failed
+request names it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A folder of a local or mounted file system, in which a hard link commits a file.
+"""A folder of a local or mounted file system: commits by hard link, durable files, shared files.
 
-Functions that make files durable, so that a power failure does not undo them, are here too, and
-hard links, with which two stores on one file system share a file without a copy.
+The ``sync`` functions make files and folders durable, so that a power failure does not undo them.
+:func:`link` gives a file a second name, so that two stores on one file system share it without a
+copy.
 """
 
 from __future__ import annotations
