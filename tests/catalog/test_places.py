@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,3 +106,9 @@ def test_a_link_in_a_store_is_named_and_not_followed(command: str, tmp_path: Pat
         run[command]()
     files = [path for path in victim.rglob("*") if path.is_file()]
     assert sorted(path.name for path in files) == ["letter.txt", "photo.jpg"]
+
+
+@pytest.mark.parametrize("place", [Path("/store"), None, 5, b"/store"])
+def test_a_place_that_is_no_text_and_no_storage_is_refused(place: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"as text.* not {type(place).__name__}"):
+        StateStore.open(place)
