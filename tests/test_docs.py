@@ -244,6 +244,20 @@ def test_links_lead_somewhere() -> None:
                 assert heading in found, f"{page.name}: {target}#{heading}"
 
 
+def test_modules_that_a_page_or_a_docstring_names_are_there() -> None:
+    folders = ("statestore", "jobs", "tests", "bench", "docs")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    there = [f"/{path.relative_to(ROOT)}" for path in sources]
+    example = {"first.py"}  # of docs/index.md
+    missing = {
+        (page.name, name)
+        for page in (*WRITTEN, ROOT / "CONTRIBUTING.md", *sources)
+        for name in re.findall(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)`", page.read_text())
+        if name not in example and not any(path.endswith(f"/{name}") for path in there)
+    }
+    assert missing == set()
+
+
 def anchors(page: Path) -> set[str]:
     """Return what links call a page's headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)

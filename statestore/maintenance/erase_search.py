@@ -4,7 +4,7 @@ Every existing file is decoded, whoever left it:
 
 * Rows of data files, whether or not a manifest names them, by every key that the state ever had.
 * Statistics, partition values and text in entries and checkpoints of Delta logs; see
-  ``search_values.py``.
+  ``erase_search_values.py``.
 * Text in manifests (origins, left-out state, batches), savepoints and pins. By the format, all
   other members of documents are names, files and numbers. Each document is parsed anyway.
 

@@ -311,7 +311,7 @@ def test_a_max_parallelism_that_does_not_fit_names_the_operator(node: Node, mess
 
 
 def test_an_operator_has_the_max_parallelism_of_its_chains_head() -> None:
-    """Flink runs a chain as one vertex; see also ``chaining.py``."""
+    """Flink runs a chain as one vertex; see also ``operators.py``."""
     graph = line(Node("head", max_parallelism=64), Node("a", uid="u", max_parallelism=128))
     with pytest.raises(ParallelismError, match=r"operator 'a': .* 128 but 64 is configured"):
         check_parallelism(match([of_uid("u", max_parallelism=128)], graph), graph)
