@@ -84,7 +84,7 @@ def modules_with_functions() -> list[str]:
         if any(isinstance(node, functions) for node in module.nodes)
     )
     return [
-        str(path / "__init__.py" if (ROOT / path).is_dir() else path.with_suffix(".py"))
+        str(file if (ROOT / (file := path.with_suffix(".py"))).exists() else path / "__init__.py")
         for path in found
     ]
 
