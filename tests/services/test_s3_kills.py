@@ -163,7 +163,7 @@ class Killing:
     ("table_format", "count"),
     [
         ("parquet", 3),
-        pytest.param("parquet", 150, marks=pytest.mark.long),
+        pytest.param("parquet", 60, marks=pytest.mark.long),
         pytest.param("delta", 30, marks=pytest.mark.long),
     ],
 )
