@@ -13,7 +13,6 @@ from statestore.api.inspection import StoreInspection
 from statestore.api.maintenance import StoreMaintenance
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog, Checkpoint, CheckpointRef
-from statestore.delta.state_table import TABLE_FORMATS
 from statestore.display import (
     MOST_BARS,
     NotebookBar,
@@ -29,6 +28,7 @@ from statestore.durations import Duration, milliseconds_of
 from statestore.engines.spark_modules import spark_module
 from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
 from statestore.format.compaction_policy import CompactionRule
+from statestore.format.manifest import TABLE_FORMATS
 from statestore.format.state import LAYOUT_CHOICES, clock_ms
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.redistribution import RedistributionMode
@@ -56,8 +56,6 @@ from statestore.storage.local_cache import CacheOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["StateStore"]
 
 COMPACTION = CompactionRule()
 

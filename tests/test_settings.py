@@ -9,8 +9,8 @@ import pytest
 from msgspec import Meta, Struct, field
 from msgspec.structs import asdict
 
-from statestore.delta.state_table import TABLE_FORMATS
 from statestore.errors import InvalidArgumentError, SettingsError
+from statestore.format.manifest import TABLE_FORMATS
 from statestore.parquet.writer import ParquetOptions
 from statestore.settings import (
     ENVIRONMENT,

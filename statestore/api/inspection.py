@@ -26,8 +26,6 @@ from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, RangeSkew, SkewRe
 from statestore.restore.target import RestoreTarget, plan_target
 from statestore.rows.dataframes import RowStream
 
-__all__ = ["StoreInspection"]
-
 
 @checked_methods
 class StoreInspection(HasContext):

@@ -25,8 +25,6 @@ from statestore.maintenance import verify as verify_command
 from statestore.maintenance.store_context import HasContext
 from statestore.publishing.iceberg_table import IcebergTable, PublishedState, UnpublishedTable
 
-__all__ = ["StoreMaintenance"]
-
 
 @checked_methods
 class StoreMaintenance(HasContext):

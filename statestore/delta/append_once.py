@@ -26,8 +26,6 @@ from statestore.storage.base import report_os_errors
 from statestore.storage.local import sync_parents
 from statestore.storage.locks import temporary_folder
 
-__all__ = ["append_once"]
-
 _LOG, _LAST = "_delta_log", "_last_checkpoint"
 _ENTRY = re.compile(r"[0-9]{20}\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")

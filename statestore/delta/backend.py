@@ -48,8 +48,6 @@ from statestore.format.schema import same_columns, schema_from_json
 from statestore.storage import Storage, put_once
 from statestore.storage.addresses import GATEWAY_CODES, delta_proxy_advice, without_credentials
 
-__all__ = ["DeltaTables", "cut_log", "error_text", "refuse_escaped", "shown_files"]
-
 _ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]" + ("" if os.sep == "\\" else r"|\\"))
 _VECTORS = "deletionVectors"
 _FEATURES = {"appendOnly", "invariants", "timestampNtz"}

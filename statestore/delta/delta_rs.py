@@ -23,8 +23,6 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from statestore.errors import InvalidArgumentError
 from statestore.storage.requests import ATTEMPTS, retry
 
-__all__ = ["is_broken_off", "refuse_forked", "retry_broken_answers"]
-
 R = TypeVar("R")
 
 # The reasons that delta-rs's client for HTTP gives for an answer without its end.

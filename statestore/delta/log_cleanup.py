@@ -27,8 +27,6 @@ from deltalake import DeltaTable
 from statestore.format.names import table_of
 from statestore.storage import Listed, Storage
 
-__all__ = ["INTERVAL", "LogFile", "add_checkpoint", "delete_entries", "log_file", "unneeded_files"]
-
 INTERVAL = 10
 """A log gets a checkpoint after this many versions, which is also Delta's own default."""
 

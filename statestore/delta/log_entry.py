@@ -31,24 +31,6 @@ from statestore.parquet.reader import open_data
 from statestore.parquet.statistics import file_statistics, statistics_columns
 from statestore.storage import Storage
 
-__all__ = [
-    "REQUIRED",
-    "Action",
-    "add_file",
-    "application_of",
-    "commit_info",
-    "configuration_of",
-    "define_table",
-    "encode",
-    "label_of",
-    "missing_part",
-    "partition_columns",
-    "refuse_hidden_times",
-    "remove_file",
-    "table_schema",
-    "transaction",
-]
-
 Action = dict[str, Any]
 
 # Kept checkpoints read files that the newest table version has removed. Only the store's own

@@ -27,8 +27,6 @@ from statestore.errors import CorruptionError
 from statestore.format.manifest import Entry, Manifest
 from statestore.storage import Storage, put_once
 
-__all__ = ["DeltaLog", "LostEntry", "lost_entries"]
-
 _LOG = "_delta_log"
 _COLUMNS = ("add", "metaData", "protocol")
 

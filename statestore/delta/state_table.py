@@ -17,15 +17,6 @@ from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import TABLE_FORMATS, Entry, Manifest, TableRef
 from statestore.storage import Storage
 
-__all__ = [
-    "TABLE_FORMATS",
-    "ParquetTable",
-    "StateTable",
-    "TablesAsStored",
-    "open_table",
-    "refuse_tables",
-]
-
 
 class StateTable(Protocol):
     """The table of one state, in one store."""

@@ -26,16 +26,6 @@ from statestore.rows.sorting import fit_or_stream
 from statestore.rows.untyped_rows import UntypedRows
 from statestore.rows.valid_values import refuse_invalid_values
 
-__all__ = [
-    "as_table",
-    "is_frame",
-    "is_schema",
-    "read_rows",
-    "rereadable",
-    "rows_on_driver",
-    "typed_rows",
-]
-
 _read: WeakSet[Any] = WeakSet()
 """Streams that were already read: if passed again, they would look like no rows at all."""
 

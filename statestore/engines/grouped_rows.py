@@ -25,8 +25,6 @@ from statestore.rows.fit_columns import fit_table
 from statestore.rows.key_group_runs import key_groups_of
 from statestore.rows.sorting import key_group_pieces
 
-__all__ = ["GroupedRows", "RowRange"]
-
 Groups = Iterator[tuple[int, pa.Table]]
 Tables = Iterator[pa.Table]
 

@@ -22,8 +22,6 @@ from statestore.rows.null_keys import NullKeys
 from statestore.rows.python_values import display_rows
 from statestore.rows.sorting import KeyGroupBlock, slices_of, sorted_pieces
 
-__all__ = ["CheckedRows", "check_rows"]
-
 _MOST_EXAMPLES = 3
 
 

@@ -42,8 +42,6 @@ from statestore.rows.sorting import (
     sorted_pieces,
 )
 
-__all__ = ["ArrowRows", "LocalRows", "RangePieces", "Rows", "fitted", "write_own_rows"]
-
 Own: TypeAlias = tuple[Assignment, int]
 """The owners of the key groups, and the subtask whose rows are written."""
 

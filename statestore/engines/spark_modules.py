@@ -14,8 +14,6 @@ from statestore.jobgraph.partitioners import Partitioner
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["is_spark", "partition", "spark_module"]
-
 
 def spark_module(name: str) -> Any:
     """Return ``statestore.spark.<name>``, a module that imports pyspark.

@@ -24,8 +24,6 @@ from statestore.keys.hashing import DEFAULT_HASH_SCHEME
 from statestore.rows.key_group_runs import combine_chunks
 from statestore.rows.pandas_rows import is_pandas
 
-__all__ = ["key_groups", "split_by_subtask"]
-
 
 @checked
 def key_groups(

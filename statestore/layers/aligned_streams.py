@@ -34,8 +34,6 @@ from statestore.rows.key_group_runs import (
 )
 from statestore.rows.sorting import gather_batches
 
-__all__ = ["AlignedPiece", "align_streams", "paired_tables", "sorted_tables"]
-
 
 @dataclass(frozen=True)
 class AlignedPiece:

@@ -35,8 +35,6 @@ from statestore.rows.key_group_runs import RUN_BYTES, check_and_sort, take_rows
 from statestore.rows.sorting import MEMORY_BYTES, fit_or_stream, key_group_pieces
 from statestore.storage import Storage
 
-__all__ = ["BaseComparison", "ObservedRows"]
-
 _STORED_BYTES = 4 * RUN_BYTES
 
 

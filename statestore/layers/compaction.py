@@ -31,10 +31,6 @@ from statestore.layers.merge import merged_changes, read_pieces
 from statestore.layers.rewrite import rewrite_spans
 from statestore.parquet.keyed_writer import CheckpointFiles
 
-__all__ = [
-    "Compactor",
-]
-
 
 @dataclass(frozen=True)
 class Compactor:

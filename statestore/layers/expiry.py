@@ -12,17 +12,6 @@ from statestore.rows.digests import Flags
 from statestore.rows.key_group_column import T
 from statestore.rows.key_group_runs import RUN_BYTES
 
-__all__ = [
-    "MERGED_BYTES",
-    "drop_expired",
-    "expired_rows",
-    "hides_expired",
-    "replace_expired",
-    "rows_to_keep",
-    "time_column",
-]
-
-
 _LONG_MAX = np.iinfo(np.int64).max
 _MICROS = 1000
 

@@ -28,9 +28,6 @@ from statestore.rows.digests import rows_digest
 from statestore.storage import Storage
 from statestore.storage.base import report_os_errors
 
-__all__ = ["Rows", "group_digests", "intact_elements", "rows_and_digest"]
-
-
 Rows = list[pa.RecordBatch]
 Groups = Generator[tuple[int, pa.RecordBatch]]
 """Key groups with their rows, ascending. A large key group is yielded in several batches."""

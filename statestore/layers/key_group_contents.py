@@ -35,18 +35,6 @@ from statestore.rows.column_types import arrow_schema
 from statestore.rows.key_group_runs import RUN_BYTES
 from statestore.storage import Storage
 
-__all__ = [
-    "Parts",
-    "aligned_groups",
-    "exact_groups",
-    "group_parts",
-    "group_rows",
-    "intact_groups",
-    "live_parts",
-    "read_groups",
-]
-
-
 Parts = tuple[tuple[int, int], ...]
 """Rows and digest of a key group in the base, then in each layer that changes it, oldest first.
 

@@ -18,8 +18,6 @@ from statestore.format.slices import LayerReads, Slices, slices_of
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.aligned_streams import sorted_tables
 
-__all__ = ["LayerCache", "Read"]
-
 Read = Callable[[KeyedEntry, Slices], Iterator[pa.RecordBatch]]
 
 SHARED_BYTES = 64 * 2**20

@@ -38,18 +38,6 @@ from statestore.rows.key_group_column import rows_in_kept_groups
 from statestore.rows.key_group_runs import order_of, take_rows
 from statestore.storage import Storage
 
-__all__ = [
-    "Wanted",
-    "identities_of",
-    "live_rows_of",
-    "merged_batches",
-    "merged_changes",
-    "merged_rows",
-    "read_pieces",
-    "read_state",
-    "record_batch_reader",
-]
-
 
 def record_batch_reader(
     storage: Storage,

@@ -18,8 +18,6 @@ from statestore.format.layers import live_without, widened_spans
 from statestore.format.manifest import KeyedEntry
 from statestore.keys.groups import KeyGroupRange, merge_ranges
 
-__all__ = ["RewrittenState", "Write", "owning_spans", "rewrite_spans", "with_new_files"]
-
 Write = Callable[[KeyedEntry, Iterable[pa.Table]], tuple[KeyedStateHandle, ...]]
 """Writes ascending pieces as new files of a state."""
 

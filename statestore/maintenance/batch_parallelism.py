@@ -32,8 +32,6 @@ from statestore.jobgraph.parallelism import (
 )
 from statestore.sources.table_files import input_files
 
-__all__ = ["BatchInput", "BatchParallelism", "choose_batch_parallelism"]
-
 
 @dataclass(frozen=True)
 class BatchInput:

@@ -29,8 +29,6 @@ from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.derive import DerivedReport
 from statestore.maintenance.store_context import HasContext
 
-__all__ = ["CompactReport", "CompactedState", "compact"]
-
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 

@@ -38,8 +38,6 @@ from statestore.maintenance.store_context import HasContext, StoreContext
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints
 from statestore.storage import Storage, open_storage
 
-__all__ = ["CopiedCheckpoint", "copy"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CopiedCheckpoint(DerivedReport):

@@ -40,8 +40,6 @@ from statestore.storage import Storage
 from statestore.storage.base import report_os_errors
 from statestore.storage.local import can_link, link
 
-__all__ = ["CopiedFile", "FileCopy", "StoredFileIndex", "data_files", "new_name"]
-
 _DIGITS = 16  # hex digits of the SHA-256 in a file name
 _NEW_NAME = re.compile(rf"[0-9]{{10}}-.*?([0-9a-f]{{{_DIGITS}}})-[0-9a-f]{{16}}\.parquet")
 

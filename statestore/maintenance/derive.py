@@ -45,8 +45,6 @@ from statestore.snapshot.begin import begin
 from statestore.snapshot.measurement import Measuring
 from statestore.snapshot.writer import CheckpointWriter
 
-__all__ = ["DerivedReport", "Deriver", "Draft", "Source"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedReport:

@@ -48,9 +48,6 @@ from statestore.rows.equality import matching_positions as matched
 from statestore.rows.python_values import display_rows
 from statestore.storage import MeteredStorage, Storage
 
-__all__ = ["DEFAULT_EXAMPLES", "diff", "graph_others"]
-
-
 DEFAULT_EXAMPLES = 10
 
 

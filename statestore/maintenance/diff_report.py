@@ -19,19 +19,6 @@ from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 from statestore.rows.digests import U64Array
 
-__all__ = [
-    "ROWS_AT_ONCE",
-    "CheckpointDifference",
-    "Example",
-    "GroupDifference",
-    "Hashes",
-    "Other",
-    "Side",
-    "StateDifference",
-    "others",
-    "state_others",
-]
-
 
 @dataclass(frozen=True)
 class Other:

@@ -37,16 +37,6 @@ from statestore.rows.key_group_runs import take_rows
 from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
 
-__all__ = [
-    "ComparedRows",
-    "ComparedSide",
-    "ExampleSample",
-    "compare_groups",
-    "compare_whole",
-    "fair_shares",
-    "unlike_groups",
-]
-
 
 @dataclass(frozen=True)
 class ComparedSide:

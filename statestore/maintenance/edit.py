@@ -56,8 +56,6 @@ from statestore.rows.equality import matching_positions
 from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
 
-__all__ = ["Edit", "EditedState", "edit"]
-
 _MOST_MISSING = 5
 """The most keys without a row that a result names."""
 

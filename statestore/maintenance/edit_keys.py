@@ -40,17 +40,6 @@ from statestore.rows.sorting import sorted_pieces
 from statestore.rows.uuids import uuid_columns, with_uuids
 from statestore.storage import Storage
 
-__all__ = [
-    "MOST_EXAMPLES",
-    "EditChanges",
-    "EditResult",
-    "RowChanges",
-    "RowUpdate",
-    "changes_of",
-    "edit_keys",
-    "updated_rows",
-]
-
 MOST_EXAMPLES = 20
 
 

@@ -54,8 +54,6 @@ from statestore.rows.sorting import sorted_pieces
 from statestore.storage import Storage
 from statestore.storage.locks import temporary_folder
 
-__all__ = ["VIEW", "GroupSizes", "SqlResult", "sql_result"]
-
 Batches = Iterable[pa.RecordBatch]
 
 VIEW = "state"

@@ -69,9 +69,6 @@ from statestore.maintenance.retention import tombstone
 from statestore.maintenance.store_context import HasContext
 from statestore.parquet.file_checks import check_sizes
 
-__all__ = ["E", "ErasedState", "ForgottenSubject", "ReplacedCheckpoint", "forget"]
-
-
 _COMMAND = "forget"
 E = TypeVar("E", bound=Entry)
 

@@ -43,15 +43,6 @@ from statestore.rows.delete_markers import clear_deletes
 from statestore.rows.equality import matching_positions
 from statestore.storage import Storage
 
-__all__ = [
-    "FileRows",
-    "Hit",
-    "RowFinder",
-    "RowRemover",
-    "SelectionsOf",
-    "rows_in_file",
-]
-
 File = tuple[str, KeyedStateHandle]
 
 SelectionsOf = Callable[[Schema], "tuple[Selection, ...] | None"]

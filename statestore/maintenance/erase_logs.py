@@ -14,8 +14,6 @@ from statestore.maintenance.erase_search import DELTA_LOG, LogReader
 from statestore.maintenance.erase_subject import Subject
 from statestore.storage import Storage
 
-__all__ = ["clean_logs", "drop_log"]
-
 
 def drop_log(storage: Storage, table: str, after: int = -1) -> bool:
     """Delete the newest entries of a table's Delta log, back to version ``after``.

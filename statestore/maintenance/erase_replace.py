@@ -25,9 +25,6 @@ from statestore.errors import (
 from statestore.format.manifest import Manifest
 from statestore.maintenance.retention import tombstone
 
-__all__ = ["replace_checkpoints", "unfinished_replacements"]
-
-
 _LEASE_MS = 30 * 24 * 3_600_000
 """A long standstill, and time to run a command again."""
 _REPLACES = "replaces-"

@@ -62,22 +62,6 @@ from statestore.maintenance.erase_subject import (
 from statestore.maintenance.store_context import HasContext
 from statestore.storage import Listed, Storage
 
-__all__ = [
-    "DATA_FILES",
-    "DELTA_LOG",
-    "DOCUMENTS",
-    "LOG_FILES",
-    "NO_VALUES",
-    "OTHER_STATES",
-    "KeySearch",
-    "LogReader",
-    "SubjectTrace",
-    "UnsearchedFile",
-    "find_subject",
-    "readable_manifests",
-    "selections_for_file",
-]
-
 DELTA_LOG = "/_delta_log/"
 _HADOOP_CHECKSUM = b"crc\0"
 

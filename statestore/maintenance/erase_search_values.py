@@ -28,8 +28,6 @@ from statestore.maintenance.erase_subject import Selection
 from statestore.parquet.statistics import bound_forms
 from statestore.rows.python_values import display_rows
 
-__all__ = ["SHORTEST_TEXT", "ValueSearch", "json_lines"]
-
 SHORTEST_TEXT = 4
 """Text of fewer bytes is part of many texts, and is searched together with its column's name."""
 

@@ -34,21 +34,6 @@ from statestore.rows.lossless_cast import brief_text
 from statestore.rows.python_values import column_of
 from statestore.rows.uuids import uuid_as_stored
 
-__all__ = [
-    "ColumnSubject",
-    "KeySubject",
-    "OperatorKey",
-    "OtherState",
-    "Selection",
-    "Subject",
-    "SubjectOf",
-    "ValueOf",
-    "applies",
-    "refuse_unknown",
-    "selections_in_folders",
-    "subject_of",
-]
-
 Selection: TypeAlias = pa.RecordBatch
 """One row: the columns that are compared, and the value of each."""
 

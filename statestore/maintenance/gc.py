@@ -131,14 +131,6 @@ from statestore.maintenance.gc_mark import (
 from statestore.maintenance.store_context import HasContext
 from statestore.storage import Listed, Storage
 
-__all__ = [
-    "DEFAULT_MINIMUM_AGE",
-    "CollectedGarbage",
-    "FileAmount",
-    "collect_garbage",
-    "replaced_claims",
-]
-
 _KEPT = 2  # newest claims
 
 

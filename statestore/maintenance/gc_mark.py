@@ -40,9 +40,6 @@ from statestore.format.names import (
 )
 from statestore.storage import Listed
 
-__all__ = ["LONGEST_PAUSE_MS", "Marks", "files_of", "is_old", "mark", "named_files_if_readable"]
-
-
 _NOTHING = "nothing was collected"
 _LOOKS = 5
 

@@ -40,9 +40,6 @@ from statestore.maintenance.rekey_spill import (
 )
 from statestore.maintenance.store_context import HasContext
 
-__all__ = ["RekeyReport", "RekeyedState", "rekey"]
-
-
 _SPREAD, _WRITTEN = "spread.json", "written.json"
 
 

@@ -20,8 +20,6 @@ from statestore.keys.groups import effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
 from statestore.rows.column_types import arrow_schema
 
-__all__ = ["check_request", "refuse_mixed", "requested_graph", "requested_state", "select_entries"]
-
 
 def check_request(
     uid: str,

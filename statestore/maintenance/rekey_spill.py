@@ -53,8 +53,6 @@ from statestore.storage.base import report_os_errors
 from statestore.storage.local import sync_parents, sync_path, sync_paths
 from statestore.storage.locks import lock, temporary_folder
 
-__all__ = ["Spread", "WorkingFolder", "ranges_for", "spill_rows", "working_folder", "write_range"]
-
 _LOCK, _JOB = "rekey.lock", "rekey.json"
 _log = logging.getLogger(__name__)
 

@@ -43,8 +43,6 @@ from statestore.format.state import LAYOUT_CHOICES
 from statestore.maintenance.store_context import HasContext
 from statestore.storage import Storage, put_once
 
-__all__ = ["RepairFinding", "RepairedStore", "repair"]
-
 # The most consecutive ids that one writer can have announced, as in a purge of many checkpoints.
 _MOST_AT_ONCE = 10**6
 

@@ -45,17 +45,6 @@ from statestore.format.names import CHECKPOINTS, folder_of, manifest_path
 from statestore.jobgraph.parallelism import check_positive
 from statestore.maintenance.store_context import HasContext
 
-__all__ = [
-    "ExpiredCheckpoints",
-    "PinnedCheckpoint",
-    "check_holdable",
-    "expire",
-    "make_savepoint",
-    "pin",
-    "tombstone",
-    "unpin",
-]
-
 
 def make_savepoint(store: HasContext, name: str, checkpoint: CheckpointRef = "latest") -> Savepoint:
     """Keep a checkpoint under a name, until :meth:`delete_savepoint`.

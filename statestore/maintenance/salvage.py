@@ -45,16 +45,6 @@ from statestore.maintenance.store_context import HasContext
 from statestore.maintenance.verify import BrokenFile
 from statestore.storage import Storage
 
-__all__ = [
-    "DEFAULT_KEYS",
-    "LostPart",
-    "SalvageReport",
-    "SalvagedState",
-    "merge_lost_parts",
-    "salvage",
-]
-
-
 DEFAULT_KEYS = 100
 
 

@@ -46,21 +46,6 @@ from statestore.rows.python_values import display_rows
 from statestore.rows.sorting import key_group_pieces
 from statestore.storage import Storage
 
-__all__ = [
-    "Damage",
-    "DamagedElements",
-    "DamagedFile",
-    "DamagedKeyed",
-    "OlderCheckpoints",
-    "SalvageSource",
-    "WholeGroup",
-    "assess_damage",
-    "copy_groups",
-    "damaged_files",
-    "is_whole",
-    "rewrite_elements",
-]
-
 
 @dataclass(frozen=True)
 class WholeGroup:

@@ -30,8 +30,6 @@ from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.background_compaction import BackgroundCompaction
 from statestore.storage import Storage
 
-__all__ = ["HasContext", "StoreContext"]
-
 
 @dataclass(frozen=True)
 class StoreContext:

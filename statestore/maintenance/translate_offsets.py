@@ -26,14 +26,6 @@ from statestore.sources.discovery import PartitionFinding, Reconciled
 from statestore.sources.mirror import Mirror
 from statestore.sources.offsets import SourceOffset
 
-__all__ = [
-    "GroupOffset",
-    "TranslatedOffsets",
-    "TranslatedPartition",
-    "TranslationPlan",
-    "plan_translation",
-]
-
 _COMMAND = "kafka translate"
 _FIELDS = {
     "topic": pa.string(),

@@ -48,8 +48,6 @@ from statestore.restore.plan import OperatorPlan, plan_restore
 from statestore.restore.selection import select
 from statestore.restore.target import RestoreTarget, plan_target
 
-__all__ = ["trend", "trend_of"]
-
 T = TypeVar("T")
 Planner = Callable[[Manifest, str], OperatorPlan]
 _Name = tuple[str, str]

@@ -22,23 +22,6 @@ import pyarrow as pa
 from statestore.display import NotebookBar, bars, counted, duration, figure, size, table, when
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 
-__all__ = [
-    "CONFIDENCE",
-    "FAR_SPANS",
-    "FOLDS_NEEDED",
-    "MOST_SPANS",
-    "POINTS_NEEDED",
-    "CheckpointPoint",
-    "Forecast",
-    "Growth",
-    "StatePoint",
-    "StateTrend",
-    "StoreTrend",
-    "UnreadCheckpoint",
-    "forecast_of",
-    "growth_of",
-]
-
 POINTS_NEEDED: Final = 5
 """The points at different times that a growth needs."""
 

@@ -18,8 +18,6 @@ from statestore.catalog.fence import WRITER_VERSION, WRITER_VERSIONS, Claim
 from statestore.errors import InvalidArgumentError
 from statestore.maintenance.store_context import HasContext
 
-__all__ = ["UpgradedStore", "upgrade"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class UpgradedStore:

@@ -55,9 +55,6 @@ from statestore.maintenance.verify_file import FileCheck, Flaws, check_files
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 from statestore.storage import Storage
 
-__all__ = ["ALL", "BrokenFile", "VerifyReport", "verify"]
-
-
 ALL = "all"
 
 

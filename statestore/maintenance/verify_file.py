@@ -49,8 +49,6 @@ from statestore.rows.null_keys import null_keys
 from statestore.rows.row_order import RowOrder
 from statestore.storage import Storage
 
-__all__ = ["FileCheck", "Flaws", "check_file", "check_files"]
-
 _THREADS = 8
 
 _BYTES_AT_ONCE = 64 * 2**20

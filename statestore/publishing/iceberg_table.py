@@ -11,13 +11,6 @@ from statestore.arguments import checked_fields
 from statestore.errors import InvalidArgumentError
 from statestore.format.left_out import LeftOutState
 
-__all__ = [
-    "DEFAULT_RETAIN",
-    "IcebergTable",
-    "PublishedState",
-    "UnpublishedTable",
-]
-
 DEFAULT_RETAIN = 2
 _TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 

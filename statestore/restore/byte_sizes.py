@@ -8,9 +8,6 @@ from typing import Final, Literal
 
 from statestore.errors import InvalidArgumentError
 
-__all__ = ["AUTO", "bytes_of"]
-
-
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _DECIMAL: Final = {f"{prefix}b": 1000**power for power, prefix in enumerate(" kmgtpe") if power}
 _BINARY: Final = {f"{prefix}ib": 1024**power for power, prefix in enumerate(" kmgtpe") if power}

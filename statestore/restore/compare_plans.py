@@ -27,21 +27,6 @@ from statestore.rows.dataframes import as_pandas, as_polars, table_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "ALIKE",
-    "NOISE_BYTES",
-    "NOISE_SECONDS",
-    "SLOWER",
-    "Compared",
-    "Comparison",
-    "Prices",
-    "choose_parallelism",
-    "compare",
-    "compare_plans",
-    "moved_between_hosts",
-    "moved_between_subtasks",
-]
-
 SLOWER = 1.5
 """With prices, the cheapest option may take this many times the least expected seconds."""
 

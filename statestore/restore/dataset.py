@@ -39,8 +39,6 @@ from statestore.parquet.reader import DataFile, add_key_group, open_data
 from statestore.restore.duck import copy_slices
 from statestore.storage import Storage
 
-__all__ = ["StateRows", "dataset_of"]
-
 _PIECES = 256
 """The number of parts into which the key groups of a state with changes are cut.
 

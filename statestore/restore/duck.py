@@ -25,19 +25,6 @@ from statestore.display import duration
 from statestore.errors import InvalidArgumentError, QueryStoppedError
 from statestore.extras import needs_extra
 
-__all__ = [
-    "QueryWatch",
-    "copy_slices",
-    "duckdb",
-    "error_place",
-    "error_text",
-    "is_select",
-    "quote_identifier",
-    "run_interruptibly",
-    "sandbox",
-    "with_arrow_types",
-]
-
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.05

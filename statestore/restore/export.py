@@ -38,8 +38,6 @@ from statestore.restore.selection import select_operators
 if TYPE_CHECKING:
     from statestore.restore.restored import RestoredCheckpoint
 
-__all__ = ["ExportedCheckpoint", "ExportedState", "export"]
-
 
 @dataclass(frozen=True)
 class ExportedState:

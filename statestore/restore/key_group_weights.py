@@ -13,8 +13,6 @@ from statestore.errors import unknown_choice
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
 
-__all__ = ["Weight", "weights_of"]
-
 
 class Weight(StrEnum):
     """The measure by which key-group ranges are balanced."""

@@ -23,8 +23,6 @@ from statestore.rows.dataframes import as_pandas, as_polars
 from statestore.rows.equality import same_rows
 from statestore.rows.python_values import display_rows, rows_to_dicts
 
-__all__ = ["KeyAt", "KeyHistory", "key_history"]
-
 
 @dataclass(frozen=True)
 class KeyAt:

@@ -23,9 +23,6 @@ from statestore.restore.lookup import rows_of_key
 from statestore.rows.dataframes import as_pandas, as_polars
 from statestore.rows.python_values import display_rows, rows_to_dicts
 
-__all__ = ["KeyStates", "KeyedRows", "SkippedState", "key_states"]
-
-
 _MOST_NAMED = 10
 
 

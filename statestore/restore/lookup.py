@@ -43,15 +43,6 @@ from statestore.rows.lossless_cast import brief_text
 from statestore.rows.python_values import rows_to_dicts
 from statestore.storage import Storage
 
-__all__ = [
-    "Indexed",
-    "LazySubtask",
-    "RowCache",
-    "bytes_to_read",
-    "rows_of_key",
-    "rows_of_keys",
-]
-
 _SliceName = tuple[str, int, int, int, bool]
 
 _STALE = 32

@@ -26,9 +26,6 @@ from statestore.rows.equality import comparable_tables, matching_rows
 from statestore.rows.key_group_runs import RUN_BYTES
 from statestore.storage import Storage
 
-__all__ = ["CHANGE", "CHANGES", "join_checkpoints"]
-
-
 CHANGE = "change"
 """The column with the outcome of a row, one of :data:`CHANGES`."""
 CHANGES = ("same", "changed", "added", "removed")

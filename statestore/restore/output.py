@@ -31,8 +31,6 @@ from statestore.storage.base import report_os_errors
 from statestore.storage.local import sync_if_supported, sync_parents, sync_path, sync_paths
 from statestore.storage.locks import close_folder, lock, open_folder
 
-__all__ = ["Contents", "check_output_file", "output_file", "publish_folder"]
-
 INCOMPLETE = ".incomplete"
 _IS_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 _LIST, _LIST_BEGUN = ".statestore", ".statestore.new"

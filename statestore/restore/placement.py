@@ -51,20 +51,6 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.restore.plan import OperatorPlan
 
-__all__ = [
-    "LOCALITY",
-    "STRATEGIES",
-    "Held",
-    "HostSlots",
-    "OperatorPlacement",
-    "PlacedSubtask",
-    "StatePiece",
-    "pieces_of_hosts",
-    "place_operators",
-    "preferred_hosts",
-    "previous_allocations",
-]
-
 LOCALITY = "locality"
 
 

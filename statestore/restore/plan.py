@@ -46,16 +46,6 @@ from statestore.rows.dataframes import as_pandas, as_polars, table_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "OperatorPlan",
-    "ParallelismChoice",
-    "RestorePlan",
-    "SubtaskPlan",
-    "owners_of",
-    "plan_restore",
-    "redistribution_of",
-]
-
 
 @dataclass(frozen=True, init=False, repr=False, eq=False, match_args=False)
 class SubtaskPlan(Struct, frozen=True, gc=False):

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
 LAZY_BYTES = 256 * 2**20
 
-__all__ = ["RestoredCheckpoint", "RestoredKeyedState", "RestoredOperatorState", "restored_event"]
-
 
 def restored_event(
     restored: RestoredCheckpoint, *, store: str, seconds: float

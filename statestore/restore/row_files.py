@@ -34,17 +34,6 @@ from statestore.rows.digests import rows_digest
 from statestore.rows.python_values import display_rows, display_values
 from statestore.storage import LocalStorage
 
-__all__ = [
-    "EXPORT_FORMATS",
-    "RESULT_FORMATS",
-    "ExportedFile",
-    "Progress",
-    "elements_reader",
-    "json_value",
-    "write_result",
-    "write_rows",
-]
-
 EXPORT_FORMATS = ("parquet", "jsonl")
 
 

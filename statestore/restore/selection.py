@@ -16,8 +16,6 @@ from statestore.restore.plan import (
 )
 from statestore.restore.target import RestoreTarget, plan_target
 
-__all__ = ["plan", "select", "select_operators"]
-
 
 def plan(
     manifest: Manifest,

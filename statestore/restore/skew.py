@@ -41,24 +41,6 @@ from statestore.rows.equality import first_of_equals
 from statestore.rows.python_values import display_rows
 from statestore.storage import Storage
 
-__all__ = [
-    "FACTOR",
-    "KEYS",
-    "READ_GROUPS",
-    "CountedKey",
-    "HotKeys",
-    "RangeSkew",
-    "SkewReport",
-    "SkewedGroup",
-    "SkewedOperator",
-    "counted_keys",
-    "heaviest_groups",
-    "loads_of",
-    "skew",
-    "skewed_groups",
-    "skews_of",
-]
-
 FACTOR = 2.0
 """A key group is skewed if it has this many times the even share; the default."""
 

@@ -45,12 +45,6 @@ from statestore.restore.duck import (
 )
 from statestore.rows.dataframes import RowStream
 
-__all__ = [
-    "View",
-    "query",
-    "views_of",
-]
-
 _MAIN = "main"
 # Schemas that exist in DuckDB, except ``main``, which contains the short names.
 _TAKEN = ("information_schema", "pg_catalog", "temp", "system")

@@ -17,8 +17,6 @@ from statestore.restore.byte_sizes import AUTO, bytes_of
 from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.restore.plan import ParallelismChoice, RestorePlan, plan_restore
 
-__all__ = ["RestoreTarget", "matching_of", "plan_target"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreTarget:

@@ -25,8 +25,6 @@ from statestore.rows.lossless_cast import brief_text
 from statestore.rows.python_values import column_of
 from statestore.rows.uuids import uuid_as_stored, uuid_columns
 
-__all__ = ["WantedKeys", "key_batch", "key_group_of"]
-
 
 @dataclass(frozen=True)
 class WantedKeys:

@@ -28,14 +28,6 @@ from statestore.rows.key_group_column import key_group_column
 from statestore.rows.key_group_runs import Bound, sort_groups, take_rows
 from statestore.rows.python_values import display_rows
 
-__all__ = [
-    "change_stream",
-    "change_table",
-    "merge_deletes",
-    "open_deletes",
-    "width_of",
-]
-
 
 def width_of(names: Sequence[str], state: KeyedState, subject: str = "a delete") -> int:
     """Return the number of identity columns that a delete with these columns names.

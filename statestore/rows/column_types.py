@@ -23,8 +23,6 @@ from statestore.format.schema import (
 )
 from statestore.keys.arrow_types import SIMPLE_TYPES
 
-__all__ = ["ColumnErrors", "arrow_schema", "arrow_type", "schema_of_arrow"]
-
 _NAMES = {str(arrow): name for name, arrow in SIMPLE_TYPES.items()} | {
     "large_string": "string",
     "string_view": "string",

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-__all__ = ["RowStream", "Tabular", "as_pandas", "as_polars", "pandas_of", "polars_of", "table_of"]
-
 
 class Tabular(Protocol):
     """A result that can be returned as an Arrow table."""

@@ -20,20 +20,6 @@ from statestore.format.names import MARK
 from statestore.format.state import KeyedState
 from statestore.rows.digests import Flags
 
-__all__ = [
-    "Deletion",
-    "are_upserts",
-    "clear_deletes",
-    "count_invalid_marks",
-    "deletes_of",
-    "mark_of",
-    "named_columns",
-    "replace_upserts",
-    "store_cleared",
-    "upserts_of",
-    "widths_of",
-]
-
 T = TypeVar("T", pa.RecordBatch, pa.Table)
 
 

@@ -11,18 +11,6 @@ import pyarrow.compute as pc
 
 from statestore.format import digest as rule
 
-__all__ = [
-    "Flags",
-    "Places",
-    "U64Array",
-    "decimal_words",
-    "double_bits",
-    "hash_array",
-    "int64_values",
-    "row_hashes",
-    "rows_digest",
-]
-
 Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
 U64Array = npt.NDArray[np.uint64]

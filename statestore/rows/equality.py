@@ -28,20 +28,6 @@ from statestore.rows.column_types import arrow_schema
 from statestore.rows.digests import Flags, Places, U64Array, double_bits, row_hashes
 from statestore.rows.list_order import as_bytes
 
-__all__ = [
-    "common_schema",
-    "comparable_tables",
-    "compared_columns",
-    "equal_rows",
-    "equal_values",
-    "first_of_equals",
-    "hashes_of",
-    "leaf_columns",
-    "matching_positions",
-    "matching_rows",
-    "same_rows",
-]
-
 
 def common_schema(own: Schema, other: Schema) -> pa.Schema:
     """Return the columns and types for comparing rows of one schema with rows of another.

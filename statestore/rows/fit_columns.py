@@ -23,9 +23,6 @@ from statestore.rows.lossless_cast import brief_text
 from statestore.rows.python_values import ROWS, column_of, display_values, row_place
 from statestore.rows.valid_values import refuse_invalid_column
 
-__all__ = ["fit_column", "fit_table", "fits_by_type"]
-
-
 _DIGITS = {1: 3, 2: 5, 4: 10, 8: 19}
 """The number of digits of a signed integer, by its bytes."""
 

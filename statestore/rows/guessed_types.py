@@ -17,9 +17,6 @@ import pyarrow as pa
 
 from statestore.rows.lossless_cast import UnfitError, is_list, is_missing, unwrap_numpy
 
-__all__ = ["guess_type", "is_name"]
-
-
 _KINDS: tuple[tuple[tuple[type, ...], str, pa.DataType], ...] = (
     ((bool,), "boolean", pa.bool_()),  # before int, because bool is a subclass of int
     ((int,), "whole number", pa.int64()),

@@ -23,15 +23,6 @@ from statestore.format.state import KeyedState
 from statestore.keys.arrow_types import arrow_type_text
 from statestore.rows.key_group_runs import key_groups_of
 
-__all__ = [
-    "check_groups",
-    "key_group_column",
-    "rows_in_kept_groups",
-    "with_groups",
-    "with_key_group",
-    "without_groups",
-]
-
 T = TypeVar("T", pa.RecordBatch, pa.Table)
 
 

@@ -28,22 +28,6 @@ from statestore.rows.null_keys import NullKeys
 from statestore.rows.python_values import display_rows
 from statestore.rows.row_order import compare_leaves, rank_values
 
-__all__ = [
-    "ONE_ARRAY_BYTES",
-    "RUN_BYTES",
-    "Bound",
-    "check_and_sort",
-    "combine_chunks",
-    "equal_neighbours",
-    "first_descent",
-    "key_groups_of",
-    "order_of",
-    "sort_groups",
-    "sort_leaves",
-    "take_rows",
-]
-
-
 _MOST_EXAMPLES, _MOST_COMPARED = 2, 100  # duplicates in an error, and those they are chosen from
 
 RUN_BYTES = 2**20

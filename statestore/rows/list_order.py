@@ -20,9 +20,6 @@ import pyarrow.compute as pc
 
 from statestore.rows.digests import decimal_words, double_bits, int64_values
 
-__all__ = ["as_bytes"]
-
-
 _BYTES = pa.large_binary()  # 2 GB of lists may need more as bytes
 
 

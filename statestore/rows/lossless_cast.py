@@ -25,16 +25,6 @@ import pyarrow as pa
 from statestore.keys.arrow_types import arrow_type_text
 from statestore.rows.time_text import FarTime
 
-__all__ = [
-    "UnfitError",
-    "brief_text",
-    "exact_converter",
-    "is_list",
-    "is_missing",
-    "shorten",
-    "unwrap_numpy",
-]
-
 Convert = Callable[[Any], Any]
 
 _EPOCH, _INSTANT = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)

@@ -17,8 +17,6 @@ from statestore.rows.equality import leaf_columns
 from statestore.rows.lossless_cast import shorten
 from statestore.rows.python_values import display_rows
 
-__all__ = ["NullKeys", "null_keys"]
-
 _MOST_EXAMPLES = 3
 
 

@@ -31,17 +31,6 @@ from statestore.rows.valid_values import refuse_invalid_column
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "arrow_frame",
-    "column_of_series",
-    "frame_columns",
-    "is_pandas",
-    "pandas_as_stored",
-    "series_as_stored",
-    "table_of_pandas",
-]
-
-
 _ADVICE = (
     'give the column an integer type, for example "int64[pyarrow]", or take the frame from '
     "to_pandas() of the restored state"

@@ -23,22 +23,6 @@ from statestore.rows.guessed_types import guess_type, is_name
 from statestore.rows.lossless_cast import UnfitError, brief_text, exact_converter
 from statestore.rows.time_text import time_text
 
-__all__ = [
-    "ROWS",
-    "Place",
-    "column_names",
-    "column_of",
-    "display_rows",
-    "display_values",
-    "guess_column",
-    "is_dicts",
-    "refuse_repeated_names",
-    "row_place",
-    "rows_to_dicts",
-    "table_of_dicts",
-    "times_as_integers",
-]
-
 ROWS = "the rows"
 """The name of rows in messages if nothing else is known about them."""
 

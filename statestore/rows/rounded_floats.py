@@ -17,9 +17,6 @@ from statestore.errors import InvalidArgumentError
 from statestore.keys.arrow_types import arrow_type_text
 from statestore.rows.python_values import row_place
 
-__all__ = ["EXACT_END", "refuse_rounded", "rounded_error"]
-
-
 EXACT_END = {pa.float64(): 2**53, pa.float32(): 2**24, pa.float16(): 2**11}
 """The smallest integer to which each type rounds another integer, the next one."""
 

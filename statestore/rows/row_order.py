@@ -18,9 +18,6 @@ import pyarrow.compute as pc
 from statestore.rows.digests import Flags
 from statestore.rows.equality import compared_columns
 
-__all__ = ["RowOrder", "compare_leaves", "rank_values"]
-
-
 _ANY = (False, False)
 _LARGEST, _SMALLEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 

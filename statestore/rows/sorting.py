@@ -45,21 +45,6 @@ from statestore.rows.python_values import display_rows
 from statestore.storage.base import report_os_errors
 from statestore.storage.locks import temporary_folder
 
-__all__ = [
-    "MEMORY_BYTES",
-    "ROW_BYTES",
-    "ExternalSort",
-    "KeyGroupBlock",
-    "fit_or_stream",
-    "gather_batches",
-    "keep_together",
-    "key_group_pieces",
-    "merge_blocks",
-    "merge_steps",
-    "slices_of",
-    "sorted_pieces",
-]
-
 MEMORY_BYTES = 256 * 2**20
 """The default memory in which one writer may sort rows."""
 

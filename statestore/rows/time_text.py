@@ -10,8 +10,6 @@ import re
 
 import pyarrow as pa
 
-__all__ = ["FarTime", "far_time", "time_text"]
-
 _FAR = re.compile(
     r"(?P<year>\d{4,7})-(?P<month>\d\d)-(?P<day>\d\d)(?P<bc> \(BC\))?"
     r"(?:[ T](?P<hour>[01]\d|2[0-3]):(?P<minute>[0-5]\d)"

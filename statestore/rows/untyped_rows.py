@@ -37,8 +37,6 @@ from statestore.rows.python_values import (
 )
 from statestore.rows.uuids import uuid_columns, with_uuids
 
-__all__ = ["UntypedRows", "frame_like", "table_like"]
-
 
 @dataclass(frozen=True, eq=False)
 class UntypedRows:

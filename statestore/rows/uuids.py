@@ -11,9 +11,6 @@ from uuid import UUID
 
 from statestore.format.state import KeyedState
 
-__all__ = ["is_uuid", "uuid_as_stored", "uuid_columns", "with_uuids"]
-
-
 _NAME = "UUID"
 Rows = Sequence[Mapping[str, Any]]
 

@@ -18,8 +18,6 @@ from statestore.keys.arrow_types import arrow_type_text, is_text
 from statestore.rows.column_types import ColumnErrors
 from statestore.rows.lossless_cast import brief_text
 
-__all__ = ["refuse_invalid_column", "refuse_invalid_values"]
-
 _REASONS = {
     "Decimal": (
         "it has more digits than the type; cast the column to a type with more digits (at most "

@@ -61,8 +61,6 @@ from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import Storage
 
-__all__ = ["ADOPTABLE_MS", "BackgroundCompaction", "rebased"]
-
 _log = logging.getLogger(__name__)
 
 ADOPTABLE_MS = 6 * 3_600_000

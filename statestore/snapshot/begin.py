@@ -30,8 +30,6 @@ from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.prior_checkpoints import PriorCheckpoints
 from statestore.snapshot.writer import CheckpointWriter
 
-__all__ = ["begin"]
-
 
 def begin(
     catalog: Catalog,

@@ -27,8 +27,6 @@ from statestore.snapshot.state_request import keyed_state, operator_state
 from statestore.snapshot.state_spec import StateOptions, StateSpec
 from statestore.snapshot.writer import CheckpointWriter
 
-__all__ = ["BootstrappedState", "PlannedColumn", "bootstrap"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedColumn:

@@ -19,8 +19,6 @@ from statestore.snapshot.full_writer import write_operator
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.taken_names import Name, name_of
 
-__all__ = ["LATEST", "carry", "carry_missing", "left_out"]
-
 LATEST = "latest"
 
 

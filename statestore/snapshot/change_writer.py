@@ -40,8 +40,6 @@ from statestore.snapshot.full_writer import prepare, prepare_changes, write_rows
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.state_spec import Changes, StateSpec
 
-__all__ = ["latest_or", "write_against", "write_changes"]
-
 # Writes changes. Returns their handles and, if known, all rows of the state.
 Write = Callable[[Assignment, KeyedTarget], tuple[tuple[KeyedStateHandle, ...], RowSet | None]]
 _DELETES, _CLEARED = "the deletes", "the cleared keys"

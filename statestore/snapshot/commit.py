@@ -47,8 +47,6 @@ from statestore.snapshot.carry import carry_missing
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.snapshot.taken_names import name_of
 
-__all__ = ["abandon", "commit", "record"]
-
 _log = logging.getLogger(__name__)
 
 _PUBLISHERS = 4

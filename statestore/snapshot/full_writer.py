@@ -33,17 +33,6 @@ from statestore.snapshot.state_request import (
 from statestore.snapshot.state_spec import OFF, StateSpec
 from statestore.snapshot.subtask_writer import KeyedWriter, PendingSubtasks
 
-__all__ = [
-    "add_time_column",
-    "declare",
-    "prepare",
-    "prepare_changes",
-    "with_types",
-    "write_full",
-    "write_operator",
-    "write_rows",
-]
-
 
 def write_full(pending: PendingCheckpoint, spec: StateSpec, rows: Any) -> KeyedEntry:
     """Write all rows of a keyed state, and return it.

@@ -25,8 +25,6 @@ from statestore.format.metrics import (
 from statestore.listeners import Listeners
 from statestore.snapshot.taken_names import Name, name_of
 
-__all__ = ["Measuring"]
-
 K = TypeVar("K", str, Name)
 
 

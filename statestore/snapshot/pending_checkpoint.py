@@ -28,8 +28,6 @@ from statestore.snapshot.prior_checkpoints import PriorCheckpoints
 from statestore.snapshot.subtask_writer import AttemptId, PendingSubtasks
 from statestore.snapshot.taken_names import Name, TakenNames, name_of
 
-__all__ = ["NOT_ENTERED", "USED", "PendingCheckpoint"]
-
 USED = (
     "the 'with' block of this snapshot has already begun; take another snapshot: store.snapshot(…)"
 )

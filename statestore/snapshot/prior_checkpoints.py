@@ -19,8 +19,6 @@ from statestore.format.names import operator_folder
 from statestore.format.state import KeyedState, OperatorState
 from statestore.jobgraph.operators import Operators
 
-__all__ = ["PriorCheckpoints", "StoredFacts"]
-
 
 @dataclass(frozen=True)
 class StoredFacts:

@@ -49,15 +49,6 @@ from statestore.snapshot.state_spec import StateSpec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "ROWS_WORTH_A_FILE",
-    "keyed_state",
-    "operator_state",
-    "refuse_other_form",
-    "uuid_columns_of",
-]
-
-
 ROWS_WORTH_A_FILE = 2048
 """Rows of a key group from which a file of its own costs little in comparison."""
 

@@ -10,8 +10,6 @@ from statestore.errors import InvalidArgumentError, ParallelismError, SchemaMism
 from statestore.format.state import KeyedState, Layout, StateKind, TimeDomain, TimeToLive
 from statestore.jobgraph.operators import Operators
 
-__all__ = ["OFF", "Changes", "Columns", "KeyTypes", "StateOptions", "StateSpec"]
-
 Columns = str | Sequence[str]
 
 OFF = "off"

@@ -35,8 +35,6 @@ from statestore.keys.ranges import Assignment
 from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.storage import Storage
 
-__all__ = ["Acknowledgement", "AttemptId", "KeyedWriter", "PendingSubtasks", "SubtaskWriter"]
-
 FORMAT = "statestore-acknowledgement"
 FORMAT_VERSION = 1
 

@@ -16,8 +16,6 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Entry
 from statestore.format.names import fold_name, keyed_table, operator_table
 
-__all__ = ["Name", "TakenNames", "name_of"]
-
 Name = tuple[str, str]
 """The uid of an operator, and the name of a state."""
 

@@ -34,8 +34,6 @@ from statestore.snapshot.pending_checkpoint import NOT_ENTERED, USED, PendingChe
 from statestore.snapshot.state_spec import Changes, StateOptions, StateSpec
 from statestore.snapshot.subtask_writer import Acknowledgement, KeyedWriter
 
-__all__ = ["CheckpointWriter"]
-
 
 @checked_methods
 class CheckpointWriter:

@@ -18,24 +18,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-__all__ = [
-    "divide",
-    "exact_decimal",
-    "floor_divide",
-    "is_negative",
-    "let",
-    "long_hash",
-    "micros_of_day",
-    "micros_of_interval",
-    "problem_of",
-    "reflect",
-    "seconds_and_nanos",
-    "signed",
-    "unscaled_digits",
-    "value_or_fail",
-    "words_of",
-]
-
 _U32: Final = 0xFFFFFFFF
 _NANOS: Final = 1_000_000_000
 _NO_HASH: Final = "cannot hash a key: "

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from statestore.storage import Storage
 
-__all__ = ["configure_storage_access"]
-
-
 # At level DEBUG, these loggers log the data that is sent to the JVM.
 _LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
 

@@ -21,16 +21,6 @@ from pyspark.sql.types import StructType
 
 from statestore.spark.compat import arrow_schema_of, schema_of_arrow
 
-__all__ = [
-    "cached_row_count",
-    "coalesce_small",
-    "collect_if_small",
-    "collect_single_partition",
-    "compute",
-    "is_known_large",
-    "record_size_hint",
-]
-
 _TOGETHER_BYTES = 2**20
 """Spark coalesces smaller partitions after a shuffle (coalescePartitions.minPartitionSize)."""
 _LONG_BYTES = 256

@@ -27,24 +27,6 @@ from statestore.errors import InvalidArgumentError, MissingDependencyError
 from statestore.keys.byte_hashes import absorb, finish
 from statestore.spark.session_settings import session_settings
 
-__all__ = [
-    "HAS_NAMED_SOURCES",
-    "HAS_REPARTITION_BY_ID",
-    "INSTALLED",
-    "NEWEST_WITH_DELTA",
-    "TIME_TYPES",
-    "arrow_schema_of",
-    "arrow_type_of",
-    "has_delta",
-    "in_partitions",
-    "keep_empty_partitions",
-    "refuse_connect",
-    "refuse_old_spark",
-    "refuse_without_delta",
-    "schema_of_arrow",
-    "with_fixed_partitions",
-]
-
 OLDEST: Final[tuple[int, int]] = (4, 0)
 NEWEST_WITH_DELTA: Final[tuple[int, int]] = (4, 2)
 

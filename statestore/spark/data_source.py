@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from statestore.spark.state_reader import Read
 
-__all__ = ["register", "resolve"]
-
 N = TypeVar("N", int, None)
 
 REQUIRED = ("store", "operator", "state")

@@ -11,8 +11,6 @@ from pyspark.sql import DataFrame
 
 from statestore.rows.lossless_cast import shorten
 
-__all__ = ["SPARK_ERRORS", "describe_cause", "example_rows", "is_damage"]
-
 SPARK_ERRORS: Final = (Py4JError, PySparkException)
 """The errors of calls to Spark: PySpark converts some errors of the JVM to its own classes."""
 

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-__all__ = ["check_spark_key", "column_of", "key_group_column", "key_hash_column", "owner_column"]
-
 _SEED_ZERO: Final = -1_693_959_553
 """``hash(this)`` is 0; see the module's docstring."""
 

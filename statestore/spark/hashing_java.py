@@ -40,19 +40,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-__all__ = [
-    "WHOLE_RULES",
-    "character",
-    "date_hash",
-    "decimal_text",
-    "deep_hash_column",
-    "java_hash_column",
-    "tuple_hash_column",
-    "uuid",
-    "whole_text",
-]
-
-
 _NANOS_PER_DAY: Final = 86_400 * 10**9
 _MOST_DAYS: Final = 365_241_780_471
 _ERA: Final = 146_097  # days of 400 years, after which the calendar repeats

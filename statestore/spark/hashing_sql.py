@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-__all__ = ["sql_hash_column"]
-
 _U32: Final = 0xFFFFFFFF
 _MASKS: Final = {"TINYINT": 0xFF, "SMALLINT": 0xFFFF, "INT": _U32}
 _CASTS: Final = {"TINYINT": "tinyint", "SMALLINT": "smallint", "INT": "int", "BIGINT": "bigint"}

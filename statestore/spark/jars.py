@@ -33,20 +33,6 @@ from statestore.errors import MissingDependencyError
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
-__all__ = [
-    "EXCLUDES",
-    "IVY",
-    "IVY_SETTINGS",
-    "JARS_OF_SPARK",
-    "PACKAGES",
-    "launch_jvm",
-    "proxy_properties",
-    "refuse_damaged_jars",
-    "resolver_problem",
-    "resolver_settings",
-    "stop_jvm",
-]
-
 PACKAGES = "spark.jars.packages"
 IVY, IVY_SETTINGS = "spark.jars.ivy", "spark.jars.ivySettings"
 EXCLUDES = "spark.jars.excludes"

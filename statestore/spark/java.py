@@ -32,8 +32,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["JavaHome", "JavaProblem", "find_java", "install_command", "main"]
-
 MISSING_DEPENDENCY = 16  # MissingDependencyError.exit_code; written out, see the module docstring
 VECTOR_MODULE = "jdk.incubator.vector"
 OLDEST, NEWEST = (17,), (26,)

@@ -47,8 +47,6 @@ from statestore.spark.hashing import (
     owner_column,
 )
 
-__all__ = ["partition"]
-
 _INDEX_BITS: Final = (1 << 33) - 1
 """The part of ``monotonically_increasing_id()`` that counts rows within a Spark partition."""
 

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-__all__ = ["default_settings", "java_environment", "java_home", "main", "spark_session"]
-
 _DAEMON = "spark.python.daemon.module"
 _SOCKETS = "spark.python.unix.domain.socket.enabled"
 # A socket's path has at most 107 bytes (104 on macOS); Spark's file name uses about 45 of them.

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-__all__ = ["session_settings"]
-
 
 @contextmanager
 def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:

@@ -32,9 +32,6 @@ from statestore.spark.tasks import map_in_arrow, numbers
 from statestore.spark.workers import warm_up_worker
 from statestore.storage import Storage
 
-__all__ = ["KeysInUse", "collect_if_few", "dataframe_of_keys", "keys_in_use"]
-
-
 _FEW_KEYS_BYTES = 8 * 2**20
 _FEW_READ_BYTES = 16 * 2**20
 _BYTES_OF_ONE_THREAD = 2**20

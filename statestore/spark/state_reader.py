@@ -28,9 +28,6 @@ from statestore.spark.tasks import numbers
 from statestore.spark.workers import warm_up_worker
 from statestore.storage import Storage
 
-__all__ = ["FORMAT", "Read", "dataframe", "register"]
-
-
 FORMAT = "keyed_state"
 
 

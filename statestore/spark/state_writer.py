@@ -65,15 +65,6 @@ from statestore.spark.hashing import check_spark_key, column_of, key_group_colum
 from statestore.spark.tasks import Task, map_in_arrow
 from statestore.spark.workers import warm_up_worker
 
-__all__ = [
-    "SparkRows",
-    "change_frame",
-    "collect",
-    "frame_of",
-    "keyed_batches",
-    "spark_schema",
-]
-
 _log = logging.getLogger(__name__)
 _IN_PLAN_BYTES = "spark.sql.execution.arrow.localRelationThreshold"
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"

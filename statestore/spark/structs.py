@@ -14,28 +14,6 @@ from pyspark.sql import types as T
 from statestore.format.names import RESERVED_COLUMNS
 from statestore.spark.hashing import column_of
 
-__all__ = [
-    "KEY_BYTES",
-    "NO_KEY",
-    "SHUFFLE_HASH",
-    "TAKEN",
-    "VALUE_BYTES",
-    "Leaf",
-    "fields_of",
-    "first_free",
-    "is_column",
-    "is_key",
-    "is_void",
-    "key_leaves",
-    "leaf_field",
-    "leaf_value",
-    "name_leaves",
-    "no_column_form",
-    "number_fields",
-    "owner_of",
-    "rebuild_fields",
-]
-
 KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH = "key_bytes", "value_bytes", "shuffle_hash"
 NO_KEY = "no_key"
 # Names, in any case, that no field's column can have, because columns with them are added.

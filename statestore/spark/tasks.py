@@ -40,15 +40,6 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-__all__ = [
-    "Task",
-    "executor_hosts",
-    "map_in_arrow",
-    "names_for_spark",
-    "number_columns",
-    "numbers",
-]
-
 _AT_ONCE: Final = 32
 """The number of parallel lookups: an unreachable name server blocks each one for seconds."""
 

@@ -14,8 +14,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
-__all__ = ["load_before_forks", "until_closed", "warm_up_worker", "without_idle_workers"]
-
 _OF_EVERY_WORKER = ("pyspark.worker", "pyarrow", "pandas")
 
 _TASKS: list[None] = []

@@ -17,15 +17,6 @@ from urllib.request import getproxies, proxy_bypass
 
 from statestore.errors import InvalidArgumentError
 
-__all__ = [
-    "CONTAINER",
-    "GATEWAY_CODES",
-    "delta_proxy_advice",
-    "proxy_advice",
-    "refuse_credentials",
-    "without_credentials",
-]
-
 GATEWAY_CODES = frozenset({"407", "502", "503", "504", "BadGateway", "GatewayTimeout"})
 """The statuses and error codes with which a proxy answers for a server that it cannot reach."""
 

@@ -36,8 +36,6 @@ from statestore.storage.requests import (
     retry,
 )
 
-__all__ = ["AzureStorage"]
-
 _MARK = "statestore_put"  # metadata names must be valid variable names
 _PUBLIC = "blob.core.windows.net"
 _UNCOMMITTED = "uncommitted"

@@ -30,17 +30,6 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, Self, runtime_checkable
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.format.names import is_inside
 
-__all__ = [
-    "Listed",
-    "NewFile",
-    "Storage",
-    "check_inside",
-    "is_full_disk",
-    "put_once",
-    "refuse_unsafe",
-    "report_os_errors",
-]
-
 
 class Listed(NamedTuple):
     """A file of a listing: its name, its length, and the time of its last write.

@@ -8,8 +8,6 @@ from typing import Any, BinaryIO, Self, cast
 
 from statestore.storage.base import Listed, NewFile, Storage
 
-__all__ = ["ForwardingFile", "ForwardingStorage", "MeteredStorage"]
-
 
 class ForwardingStorage:
     """Passes each call to another storage. Subclasses override the calls that they change."""

@@ -32,8 +32,6 @@ from statestore.storage.requests import (
     retry,
 )
 
-__all__ = ["GoogleStorage"]
-
 _MOST_COMPOSED = 32
 _NO_BUCKET = "noSuchBucket"
 _OBJECT_MISSING = "noSuchObject"

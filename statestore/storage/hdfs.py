@@ -37,8 +37,6 @@ from statestore.storage.requests import (
     retry,
 )
 
-__all__ = ["HdfsStorage"]
-
 _WEB_PORT = 9870
 # A datanode answers after the bytes are replicated and the namenode knows all of the replicas.
 _WRITE_SECONDS = 30.0

@@ -24,17 +24,6 @@ import fsspec
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage.base import Listed, NewFile, Storage, check_inside, report_os_errors
 
-__all__ = [
-    "LocalStorage",
-    "can_link",
-    "link",
-    "sync_if_supported",
-    "sync_parents",
-    "sync_path",
-    "sync_paths",
-]
-
-
 # The largest documents are manifests: one with a million files has about 300 MB.
 _MOST_READ_BYTES = 2**31
 # POSIX has the first two, and Windows the last one.

@@ -23,8 +23,6 @@ from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage.base import NewFile, Storage, check_inside
 from statestore.storage.forwarding import ForwardingStorage
 
-__all__ = ["DEFAULT_LIMIT_BYTES", "CacheOptions", "CachedStorage"]
-
 DEFAULT_LIMIT_BYTES = 10 * 2**30
 
 # All copies are in a folder of this name. Nothing outside of it is ever deleted.

@@ -25,8 +25,6 @@ from typing import Any
 
 from statestore.storage.base import report_os_errors
 
-__all__ = ["close_folder", "lock", "open_folder", "temporary_folder"]
-
 
 def _module(name: str) -> Any:
     try:

@@ -30,8 +30,6 @@ from statestore.storage.requests import (
     object_errors,
 )
 
-__all__ = ["DEFAULT_STREAMS", "MARK", "ListingPage", "ObjectStorage", "hidden_name", "pages_of"]
-
 DEFAULT_STREAMS = 16
 _MOST_STREAMS = 1024
 MARK = "statestore-put"

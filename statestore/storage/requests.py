@@ -24,20 +24,6 @@ from statestore.display import duration
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage.addresses import without_credentials
 
-__all__ = [
-    "ATTEMPTS",
-    "CONNECT_SECONDS",
-    "NOT_REACHED",
-    "READ_SECONDS",
-    "Failure",
-    "ObjectReader",
-    "ObjectWriter",
-    "Upload",
-    "advice_of",
-    "object_errors",
-    "retry",
-]
-
 Answer = TypeVar("Answer")
 Errors = Callable[[str], AbstractContextManager[None]]
 """Converts the errors of an action to this package's errors."""

@@ -43,9 +43,6 @@ from statestore.storage.requests import (
     retry,
 )
 
-__all__ = ["S3Storage", "attempts_of", "delta_settings", "s3a_settings", "with_retries"]
-
-
 # botocore's newer mode. It also retries all errors that AWS calls transient, and retries less often
 # after many failures in a row.
 _MODE = "standard"
