@@ -1,4 +1,4 @@
-"""What the jobs share: a command with a settings file, metrics, and attempts.
+"""The common part of the jobs: a command with a settings file, metrics, and attempts.
 
 A job is a command like those of ``statestore``: ``--store``, ``--config`` and ``--output`` mean the
 same, and so do exit codes. Its FILE names the states, and where their rows come from or go to.
@@ -92,7 +92,7 @@ class StateName(SettingsTable, frozen=True, kw_only=True):
         return f"state {self.state!r} of operator {self.operator!r}"
 
     def left_out(self, manifest: Manifest) -> list[str]:
-        """Return what a checkpoint lacks of the state, and why."""
+        """Return the parts of the state that a checkpoint lacks, with the reasons, as text."""
         return [
             str(record) for record in manifest.left_out if record.lacks(self.operator, self.state)
         ]
@@ -152,7 +152,7 @@ def run_attempts(
             read[0].restart_strategy,
             lambda: work(Attempt(invocation, read[-1], listeners)),
             prepare=lambda: read.append(load()),
-            say=lambda text: click.echo(
+            on_restart=lambda text: click.echo(
                 f"{text}: the job then reads the settings file again and reopens the store",
                 err=True,
             ),
@@ -213,7 +213,7 @@ def refuse_repeated(states: Sequence[StateName]) -> None:
 
 
 def _changed(value: Any, change: Any) -> Any:
-    """Return a TOML value with a change; the names in a change of a list are indexes."""
+    """Return a TOML value with a change applied; the change of a list names elements by index."""
     if isinstance(value, list) and isinstance(change, dict):
         indexes = [str(index) for index in range(len(value))]
         if unknown := change.keys() - set(indexes):

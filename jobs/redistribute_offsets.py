@@ -92,7 +92,7 @@ class Kafka(SettingsTable, frozen=True, kw_only=True):
 
     @property
     def cluster(self) -> KafkaCluster | None:
-        """The cluster; None if Kafka is not asked."""
+        """The cluster; None if the offsets are not checked against Kafka."""
         if self.bootstrap is None:
             return None
         return KafkaCluster(self.bootstrap, self.options, seconds=self.seconds)

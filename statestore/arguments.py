@@ -88,7 +88,7 @@ def checked_methods(cls: C) -> C:
 
 
 def _method(function: Callable[P, R], qualified_name: str) -> Callable[P, R]:
-    """Return a function of our own with the name and the signature of a method."""
+    """Return a new function that calls a method and has its name and signature."""
     signature = inspect.signature(function)
     first, *others = signature.parameters.values()
     own = first.replace(name="self", annotation=first.empty)
@@ -117,7 +117,7 @@ def _annotations(signature: inspect.Signature, names: _Names) -> Iterator[tuple[
 
 
 class _Names(dict[str, Any]):
-    """The names of a module; a name that only a type checker knows accepts everything."""
+    """The names of a module; a name that exists only for type checkers accepts every value."""
 
     def __missing__(self, name: str) -> Any:
         builtins: dict[str, Any] = vars(sys.modules["builtins"])

@@ -75,7 +75,7 @@ def run_with_restarts(
     run: Callable[[], R],
     *,
     prepare: Callable[[], None] | None = None,
-    say: Callable[[str], None] | None = None,
+    on_restart: Callable[[str], None] | None = None,
     clock: RestartClock | None = None,
 ) -> R:
     """Return the result of ``run``; after a failure, wait as ``strategy`` says, and run it again.
@@ -84,7 +84,8 @@ def run_with_restarts(
         strategy: the restart strategy.
         run: should open the store again and restore its latest checkpoint.
         prepare: called before each attempt except the first. An exception in it ends the run.
-        say: receives a text for each restart; by default the logger ``statestore``, as a warning.
+        on_restart: receives a text for each restart; by default the logger ``statestore``, as a
+            warning.
         clock: the clock for the delays; by default this machine's.
 
     Returns:
@@ -100,7 +101,8 @@ def run_with_restarts(
             "strategy must be a restart strategy, for example FixedDelay(attempts=3), not "
             f"{strategy!r}"
         )
-    clock, say = clock or RestartClock(), say or logging.getLogger("statestore").warning
+    clock = clock or RestartClock()
+    on_restart = on_restart or logging.getLogger("statestore").warning
     state = strategy.begin()
     for attempt in count(1):
         try:
@@ -119,7 +121,7 @@ def run_with_restarts(
             # A failure in the same millisecond as the restart is not a new attempt; wait until it
             # has passed.
             wait = state.backoff_ms(now) if is_new else 1
-            say(
+            on_restart(
                 f"attempt {attempt} failed: {brief(error)}\n"
                 f"attempt {attempt + 1} begins in {duration(wait)}"
             )

@@ -37,7 +37,7 @@ _WORDS: Final = {
     "array": "a list",
     "object": "a table",
 }
-"""What a user of TOML calls msgspec's types."""
+"""The names of msgspec's types in TOML."""
 
 
 class SettingsTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -174,10 +174,12 @@ class Catalog:
                     "file, run 'statestore repair')"
                 ) from None
             raw = _create(storage, table_format, layout)
-        return cls.of(storage, raw, seen)
+        return cls.from_document(storage, raw, seen)
 
     @classmethod
-    def of(cls, storage: Storage, raw: bytes, seen: SeenCheckpoints | None = None) -> Catalog:
+    def from_document(
+        cls, storage: Storage, raw: bytes, seen: SeenCheckpoints | None = None
+    ) -> Catalog:
         """Return the catalog of a store whose ``statestore.json`` contains ``raw``.
 
         Raises MalformedManifestError or FormatVersionError.
@@ -535,7 +537,7 @@ def refuse_newer_format(storage: Storage) -> None:
 
 
 def store_document(store_id: str, table_format: str | None, layout: str | None) -> bytes:
-    """Return the bytes of ``statestore.json``; None is for an argument that it does not record."""
+    """Return the bytes of ``statestore.json``; an argument that is None is not recorded."""
     document = {
         "format": STORE_FORMAT,
         "format_version": STORE_FORMAT_VERSION,

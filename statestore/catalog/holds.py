@@ -115,7 +115,7 @@ def holder_of(savepoint: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A held checkpoint, and the text that says by whom."""
+    """A held checkpoint, and its holders as text."""
 
     checkpoint_id: int
     by: str
@@ -195,11 +195,13 @@ class Holds:
         return document
 
     def put_savepoint(self, savepoint: Savepoint, *, visible: Callable[[], object]) -> None:
-        """Keep a checkpoint under a name; ``visible`` raises if it is no longer visible.
+        """Keep a checkpoint under a name; ``visible`` raises if the checkpoint is no longer
+        visible.
 
-        Then the savepoint is deleted again. If the name already holds the same checkpoint, nothing
-        happens. Raises InvalidArgumentError if the name is invalid, if it holds another checkpoint,
-        or if it differs from another savepoint's name only in case or Unicode normalization.
+        If ``visible`` raises, the new savepoint is deleted again. If the name already holds the
+        same checkpoint, nothing happens. Raises InvalidArgumentError if the name is invalid, if it
+        holds another checkpoint, or if it differs from another savepoint's name only in case or
+        Unicode normalization.
         """
         path = savepoint_path(check_savepoint_name(savepoint.name))
         self._refuse_folded(savepoint.name)
@@ -239,9 +241,9 @@ class Holds:
         return tuple(pin for pin in documents if pin is not None)
 
     def put_pin(self, pin: Pin, *, visible: Callable[[], object]) -> None:
-        """Keep a checkpoint until the lease ends; ``visible`` raises if it is no longer visible.
+        """Keep a checkpoint until the lease ends; ``visible`` raises if it has become invisible.
 
-        Then the pin is deleted again.
+        If ``visible`` raises, the new pin is deleted again.
         """
         path = pin_path(pin.token)
         if not put_once(self._storage, path, pin_to_json(pin)):
@@ -313,7 +315,7 @@ class Holds:
             raise
 
     def _read(self, path: str, parse: Callable[..., H]) -> H | None:
-        """Return a hold; None if it does not exist, or if another hold's file was read.
+        """Return a hold; None if it does not exist, or if its name led to another hold's file.
 
         A file system that ignores case finds another hold's file under this name.
 

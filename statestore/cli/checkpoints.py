@@ -162,7 +162,7 @@ class CheckpointSummary:
 
 
 def write_derived(page: Page, report: DerivedReport) -> None:
-    """Write which checkpoints a derived one undoes, and the state of its source that it lacks."""
+    """Write the checkpoints that a command undoes, and the state that its result lacks."""
     if report.undone:
         first, last = report.undone[0], report.undone[-1]
         which = f"checkpoint {first}" if first == last else f"checkpoints {first} to {last}"
@@ -179,7 +179,7 @@ def write_left_out(page: Page, records: Iterable[LeftOutState], indent: str = " 
 
 @dataclass(frozen=True)
 class ShownLayer:
-    """Changes of a state, and the key groups in which they count."""
+    """Changes of a state, and the key groups in which they apply."""
 
     checkpoint_id: int
     depth: int

@@ -200,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drain(results: Iterator[Any], *, as_json: bool) -> int:
-    """Write each result to stdout as one line of JSON, or let the verb show it; Ctrl-C ends it."""
+    """Write results to stdout as lines of JSON, or let the verb show them, until Ctrl-C."""
     try:
         for result in results:
             if as_json:

@@ -97,7 +97,7 @@ def json_document(value: Any) -> Any:
 
 @cache
 def members(result: Any) -> tuple[str, ...]:
-    """Return the names that a result's JSON has.
+    """Return the names of the members of a result's JSON.
 
     These are its fields, except those that its ``repr`` omits, and then the properties that its
     class names in ``json_properties``.

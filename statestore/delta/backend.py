@@ -135,7 +135,7 @@ class DeltaTables:
         checkpoint_id: int,
         label: Mapping[str, str],
     ) -> DeltaTable:
-        """Put the entry that follows ``table``, or the first one; return the table with it.
+        """Put the log entry after ``table``'s version, or the first; return the new version.
 
         A file that the table already has is added again only if its statistics lack a bound, or if
         the table's definition changes.

@@ -30,7 +30,7 @@ _BROKEN_OFF = ("request or response body error", "error decoding response body")
 
 
 def retry_broken_answers(call: Callable[[], R]) -> R:
-    """Return the result of a call that reads a Delta table, or that may be repeated after reading.
+    """Return the result of a call to delta-rs that may be repeated, such as a read.
 
     The call is repeated a few times, after random waits, if an answer broke off.
 
@@ -79,7 +79,7 @@ def refuse_forked(url: str) -> None:
 
 @cache
 def _runs(process: int) -> bool:
-    """Return whether delta-rs works here, by calling it: it does not report its started threads.
+    """Return whether delta-rs works in this process; only a call can tell.
 
     The answer is cached only for ``process``, because its children may differ.
     """

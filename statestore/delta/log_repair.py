@@ -65,7 +65,7 @@ class DeltaLog:
     """The log of the table in ``folder`` of a store."""
 
     def __init__(self, storage: Storage, folder: str) -> None:
-        """List the log."""
+        """List the files of the log."""
         self.storage, self.folder = storage, folder
         files = [log for name in storage.list(f"{folder}/{_LOG}") if (log := log_file(name))]
         self.entries = {log.version for log in files if log.kind == "entry"}

@@ -203,10 +203,10 @@ _MOST_BYTES = 1024
 
 
 def repair_byte(raw: bytes) -> bytes | None:
-    """Return the sealed document from which ``raw`` differs in one byte.
+    """Repair a document with one damaged byte.
 
-    The document's own SHA-256 proves that the result is the original. None if it was not found:
-    more bytes are damaged, or it is too long to try.
+    The document's own SHA-256 proves that the result is the original. The result is None if more
+    bytes are damaged, or if the document is too long to try all bytes.
     """
     body, seal = raw[:-SEAL_BYTES], raw[-SEAL_BYTES:]
     if not body or len(raw) > _MOST_BYTES:

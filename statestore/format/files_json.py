@@ -481,7 +481,7 @@ class LayerDocument(Struct, frozen=True):
     file_list: FileListDocument | None = None
 
     def layer(self, stored: KeyedState, lists: Lists) -> Layer:
-        """Return the layer; ``stored`` is the state that its changes are stored as."""
+        """Return the layer; ``stored`` describes how its changes are stored."""
         handles = listed_files(self.files, self.file_list, stored, self.path, lists, packed=True)
         entry = KeyedEntry(stored, TableRef("parquet", self.path), handles)
         refuse_other_totals(entry, self, ("rows", "digest"))

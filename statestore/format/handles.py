@@ -291,7 +291,8 @@ def _sum(raw: bytes) -> int:
 
 @lru_cache(maxsize=16)
 def _halves(count: int) -> tuple[int, list[tuple[int, int]]]:
-    """Return the mask of every other number, and the steps of the halving.
+    """Return the mask of every other packed number, and the steps that add the upper half to the
+    lower.
 
     Each step is the number of bits to shift by, and the mask of the bits that stay.
     """

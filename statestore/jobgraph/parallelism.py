@@ -7,8 +7,8 @@ allowed number of ranges. If none does, the row is cut evenly by count. Flink ad
 each step of the bisection. Here a step jumps from range to range over prefix sums, and stops as
 soon as the answer is known. The resulting ranges are the same.
 
-:func:`decide_2022` follows ``DefaultVertexParallelismDecider`` of Flink 1.16: a power of two that
-depends only on the total of all inputs. It does not assign input to subtasks.
+:func:`parallelism_of_flink_1_16` follows ``DefaultVertexParallelismDecider`` of Flink 1.16: a power
+of two that depends only on the total of all inputs. It does not assign input to subtasks.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class Input2022:
             check_bytes(f"part {index} of an input", size)
 
 
-def decide_2022(
+def parallelism_of_flink_1_16(
     inputs: Sequence[Input2022],
     *,
     bytes_per_task: int = BYTES_PER_TASK_2022,

@@ -173,11 +173,11 @@ class _Head:
 def sorted_tables(
     batches: Iterable[pa.RecordBatch], state: KeyedState, table_bytes: int
 ) -> Iterator[pa.Table]:
-    """Gather the rows of sorted files into tables of about ``table_bytes``, in one order.
+    """Gather the rows of sorted files into tables of about ``table_bytes``, in one total order.
 
-    The order does not depend on where a writer placed NaN and zeros. A table may also have only one
-    row. Rows are moved only near NaN and zeros in float columns of the identity. The rows of one
-    NaN key are held in memory.
+    The order does not depend on where a writer placed NaN and zeros. A row larger than
+    ``table_bytes`` is a table of its own. Rows are moved only near NaN and zeros in float columns
+    of the identity. The rows of one NaN key are held in memory.
 
     Raises:
         DamagedFileError: if rows are not sorted by key group and identity: merging them would

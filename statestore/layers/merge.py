@@ -146,7 +146,7 @@ _FULL_SIZE_LAYERS = 32
 
 
 def _layer_bytes(run_bytes: int, layers: int) -> int:
-    """Return the bytes of one layer's tables: more layers than usual share the memory of these."""
+    """Return the bytes of one layer's tables; many layers share the memory of a few."""
     return run_bytes * _FULL_SIZE_LAYERS // max(layers, _FULL_SIZE_LAYERS)
 
 
@@ -330,7 +330,7 @@ def _merge_base(
 
 
 def _changes_of(piece: AlignedPiece, opened: Sequence[_OpenDeletes]) -> list[_Changes]:
-    """Return a piece's changes of each layer that has some; the layers come first in its rows."""
+    """Return the changes in a piece by layer; ``piece.rows`` has the layers before the base."""
     layers = zip(opened, piece.rows, strict=False)
     parts = [each.extend(rows, piece) for each, rows in layers]
     return [part for part in parts if part is not None]

@@ -28,7 +28,7 @@ from statestore.jobgraph.parallelism import (
     Input2022,
     check_bounds,
     check_positive,
-    decide_2022,
+    parallelism_of_flink_1_16,
 )
 from statestore.sources.table_files import input_files
 
@@ -143,7 +143,7 @@ def choose_batch_parallelism(
     }
     if algorithm == "1.16":
         sizes = [Input2022(batch.sizes, batch.broadcast) for batch in batches]
-        chosen = decide_2022(sizes, **bounds)
+        chosen = parallelism_of_flink_1_16(sizes, **bounds)
         return BatchParallelism(
             parallelism=chosen,
             algorithm=algorithm,

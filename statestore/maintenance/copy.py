@@ -158,7 +158,7 @@ def _target_context(
     *,
     linked: bool,
 ) -> StoreContext:
-    """Return the target, which must be another store, and for a linked copy an unused place."""
+    """Open the target; refuse the source itself, and for a linked copy a place in use."""
     if isinstance(target, str):
         storage = open_storage(target, storage_options, of_store=True)
         other = StoreContext.on(storage, parquet=source.parquet)

@@ -57,7 +57,7 @@ from statestore.storage.locks import temporary_folder
 Batches = Iterable[pa.RecordBatch]
 
 VIEW = "state"
-"""What the state is called in the expression."""
+"""The name of the state in the expression."""
 
 _ANSWER = "statestore_answer"
 _BATCH_ROWS = 2048

@@ -239,7 +239,7 @@ def _erase(
     cut: tuple[str, ...] = ()
     if checkpoint is None:
         dropped, cut = clean_logs(
-            deriver, plan.subject, plan.kept, plan.manifests, but=tables, dry_run=dry_run
+            deriver, plan.subject, plan.kept, plan.manifests, exclude=tables, dry_run=dry_run
         )
         logs += dropped
     return ForgottenSubject(

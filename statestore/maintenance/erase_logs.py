@@ -15,28 +15,28 @@ from statestore.maintenance.erase_subject import Subject
 from statestore.storage import Storage
 
 
-def drop_log(storage: Storage, table: str, after: int = -1) -> bool:
-    """Delete the newest entries of a table's Delta log, back to version ``after``.
+def drop_log(storage: Storage, table: str, newest_kept: int = -1) -> bool:
+    """Delete the newest entries of a table's Delta log, back to version ``newest_kept``.
 
     Return whether there were any. By default the whole log is deleted. Files that point to an entry
     are deleted before it, and its hidden companion is deleted with it.
     """
     names = [item.name for item in storage.listed(f"{table}{DELTA_LOG}".rstrip("/"))]
     bases = {name: name.rpartition("/")[2].lstrip(".") for name in names}
-    gone = [name for name in names if not bases[name] < f"{after + 1:020}"]
+    gone = [name for name in names if not bases[name] < f"{newest_kept + 1:020}"]
     for name in sorted(gone, key=lambda name: bases[name], reverse=True):
         storage.delete(name)
     return bool(gone)
 
 
 def _drop_shown(
-    deriver: Deriver, subject: Subject, kept: Collection[Manifest], but: Collection[str]
+    deriver: Deriver, subject: Subject, kept: Collection[Manifest], exclude: Collection[str]
 ) -> list[str]:
     """Delete the newest entries of Delta logs that name files with the subject.
 
     This applies to files that no kept checkpoint names. While a state has layers of changes, its
     table shows an older checkpoint, which may have expired; ``gc`` keeps the files of that
-    checkpoint. Returns the tables whose entries were deleted. Tables in ``but`` are skipped.
+    checkpoint. Returns the tables whose entries were deleted. Tables in ``exclude`` are skipped.
     """
     storage = deriver.catalog.storage
     entries = [
@@ -48,7 +48,7 @@ def _drop_shown(
     names = {entry.table.name_of(handle) for entry in entries for handle in entry.handles}
     versions: dict[str, int] = {}
     for entry in entries:
-        if entry.table.format == "delta" and entry.table.path not in but:
+        if entry.table.format == "delta" and entry.table.path not in exclude:
             table, version = entry.table.path, entry.table.version
             versions[table] = max(versions.get(table, -1), -1 if version is None else version)
     dropped = []
@@ -71,7 +71,7 @@ def clean_logs(
     subject: Subject,
     kept: Mapping[int, Manifest],
     manifests: Sequence[Manifest],
-    but: Collection[str],
+    exclude: Collection[str],
     *,
     dry_run: bool,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -82,7 +82,7 @@ def clean_logs(
         subject: The subject to remove.
         kept: The checkpoints that are kept.
         manifests: All readable checkpoints, including expired ones.
-        but: Tables whose log is already clean.
+        exclude: Tables whose log is already clean.
         dry_run: Whether to report the logs without changing them.
 
     Returns:
@@ -97,12 +97,12 @@ def clean_logs(
     if all(entry.table.format != "delta" for manifest in manifests for entry in manifest.entries):
         return (), ()
     storage = deriver.catalog.storage
-    dropped = [] if dry_run else _drop_shown(deriver, subject, kept.values(), but)
+    dropped = [] if dry_run else _drop_shown(deriver, subject, kept.values(), exclude)
     reader = LogReader(storage, subject, manifests)
     logs: dict[str, list[str]] = {}
     for name in storage.list(OPERATORS):
         folder, is_log, _ = name.partition(DELTA_LOG)
-        if is_log and folder not in but and reader.search_of(folder) is not None:
+        if is_log and folder not in exclude and reader.search_of(folder) is not None:
             logs.setdefault(folder, []).append(name)
     clean = _CleanFiles(storage, subject)
     oldest = _oldest_versions(kept.values())

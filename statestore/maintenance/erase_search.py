@@ -416,7 +416,7 @@ class _Search:
             self._skip(name, "it is not a readable manifest")
             return
         self.searched[DOCUMENTS] += 1
-        if self._text.in_text(_free_text(name, document), but=_COMMAND_WORDS):
+        if self._text.in_text(_free_text(name, document), exclude=_COMMAND_WORDS):
             self.traces.append(SubjectTrace(name, "text of a document", None))
 
     def _is_checksum(self, name: str) -> bool:

@@ -86,9 +86,9 @@ class ValueSearch:
         """Return whether actions of a Delta log show the subject."""
         return any(self._in_action(value, is_clean) for value in values)
 
-    def in_text(self, value: Any, but: Collection[str] = ()) -> bool:
-        """Return whether a text in a JSON value shows the subject; skip the members in ``but``."""
-        return any(self._is_in_text(text) for text in _texts_within(value, but))
+    def in_text(self, value: Any, exclude: Collection[str] = ()) -> bool:
+        """Return whether a text in a JSON value shows the subject, except in ``exclude``."""
+        return any(self._is_in_text(text) for text in _texts_within(value, exclude))
 
     def _in_action(self, value: Any, is_clean: IsClean) -> bool:
         if isinstance(value, list | tuple):
@@ -178,16 +178,16 @@ def json_lines(raw: bytes) -> list[Any]:
     return [json.loads(line, parse_float=Decimal) for line in raw.splitlines() if line.strip()]
 
 
-def _texts_within(value: Any, but: Collection[str]) -> Iterator[str]:
+def _texts_within(value: Any, exclude: Collection[str]) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for name, inner in value.items():
-            if name not in but:
-                yield from _texts_within(inner, but)
+            if name not in exclude:
+                yield from _texts_within(inner, exclude)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _texts_within(inner, but)
+            yield from _texts_within(inner, exclude)
 
 
 def _texts_of(value: Any) -> tuple[str, ...]:

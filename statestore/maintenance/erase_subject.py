@@ -104,9 +104,10 @@ class OperatorKey:
 
 
 def subject_of(wanted: Mapping[str, Any] | OperatorKey) -> SubjectOf:
-    """Return a function that finds a subject: the value of each column, or a key of an operator.
+    """Return a function from the manifests of a store to the subject to find in them.
 
-    A value can be a function that returns it for the column's type.
+    A subject is given by the values of identifying columns, or by a key of an operator. A value can
+    be a function that returns the value for the column's type.
     """
     if isinstance(wanted, OperatorKey):
         key_of = wanted.key if callable(wanted.key) else lambda state: wanted.key

@@ -84,7 +84,7 @@ class WorkingFolder:
             ) from error
 
     def put(self, name: str, content: Any) -> None:
-        """Write a document atomically; if the folder is kept, it and all files are then durable."""
+        """Write a document atomically; in a folder that is kept, also make all files durable."""
         beside = (self.path / name).with_suffix(".new")
         beside.write_text(json.dumps(content))
         if self.kept:

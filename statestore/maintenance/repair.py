@@ -57,7 +57,7 @@ class RepairFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class RepairedStore:
-    """The repairs that were made, or in a dry run would be; ``left`` has the impossible ones."""
+    """The repairs, made or in a dry run planned; ``left`` is the damage that cannot be repaired."""
 
     store: str
     dry_run: bool
@@ -138,7 +138,7 @@ class _Repair:
             self._storage.delete(STORE_FILE)
         # If the name is taken, another repair was faster.
         put_once(self._storage, STORE_FILE, whole)
-        return Catalog.of(self._storage, self._storage.read(STORE_FILE))
+        return Catalog.from_document(self._storage, self._storage.read(STORE_FILE))
 
     def _repair_claim(self, catalog: Catalog) -> None:
         generation, raw = self._fence.newest()
@@ -246,7 +246,7 @@ def _read_if_there(storage: Storage, name: str) -> bytes | None:
 
 def _open_catalog(storage: Storage, raw: bytes) -> Catalog | None:
     try:
-        return Catalog.of(storage, raw)
+        return Catalog.from_document(storage, raw)
     except MalformedManifestError:
         return None
 

@@ -45,8 +45,8 @@ def footer_bytes(end: bytes | memoryview) -> int:
 def read_footer(file: Any, where: str, handle: Handle) -> pq.FileMetaData:
     """Return the metadata of an open file, after its bytes and counts are compared with the handle.
 
-    ``file`` has the length that the handle states. Raises DamagedFileError, which calls the file
-    ``where``.
+    ``file`` has the length that the handle states. Raises DamagedFileError; its message names the
+    file as ``where`` does.
     """
     size = handle.size_bytes
     if handle.footer is None:
@@ -133,22 +133,22 @@ def check_size(storage: Storage, name: str, handle: Handle | FileList) -> None:
 
 
 def check_sizes(
-    storage: Storage, entries: Iterable[Entry], but: Collection[str] = frozenset()
+    storage: Storage, entries: Iterable[Entry], exclude: Collection[str] = frozenset()
 ) -> None:
-    """Check the size of every file of the states, except the files in ``but``.
+    """Check the size of every file of the states, except the files in ``exclude``.
 
-    The files in ``but`` are known to exist (I5). Raises the errors of :func:`check_size`. A list of
-    files in ``but`` is not read. Files are checked in parallel, but on a file system only if that
-    is slow: on a local disk, threads take longer than the checks.
+    The files in ``exclude`` are known to exist (I5); a list of files in ``exclude`` is not read.
+    Raises the errors of :func:`check_size`. Files are checked in parallel, but on a file system
+    only if that is slow: on a local disk, threads take longer than the checks.
     """
     files: list[tuple[str, Handle | FileList]] = []
     for part in (part for entry in entries for part in entry.parts):
         if isinstance(part.handles, ListedFiles):
-            if part.handles.file_list.path in but:
+            if part.handles.file_list.path in exclude:
                 continue
             files.append((part.handles.file_list.path, part.handles.file_list))
         named = ((part.table.name_of(handle), handle) for handle in part.handles)
-        files += [(name, handle) for name, handle in named if name not in but]
+        files += [(name, handle) for name, handle in named if name not in exclude]
     remaining = iter(files)
     if storage.streams == 1:
         started = time.monotonic()

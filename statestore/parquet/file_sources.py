@@ -114,7 +114,7 @@ class ByteRange:
         return self._data
 
     def keep(self) -> None:
-        """Stop counting the bytes as prefetched."""
+        """Keep the bytes; they no longer count toward the prefetch limit."""
         with self._lock:
             counted, self._counted = self._counted, False
         if counted and self._streams is not None:

@@ -181,10 +181,10 @@ def read_batches(
 def _unread_gaps(
     metadata: pq.FileMetaData, rows: range, numbers: Sequence[int]
 ) -> tuple[int, int, dict[int, int]]:
-    """Return the position of the first row of some row groups, and how many ``rows`` they have.
+    """Return the first row of some row groups, how many of ``rows`` they have, and their gaps.
 
-    Also return the gaps between them: the position after a row group, with the position of the next
-    one.
+    A gap is a range of rows that is not read: it maps the end of a row group to the start of the
+    next one that is read.
     """
     sizes = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
     starts = [0, *accumulate(sizes)]

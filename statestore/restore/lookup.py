@@ -140,7 +140,7 @@ class RowCache:
             held.used = self._lookups
             return held.indexed
 
-    def takes(self, size_bytes: int) -> bool:
+    def has_room_for(self, size_bytes: int) -> bool:
         """Return whether there may be room for this many bytes of files."""
         return size_bytes * _SMALL <= self._limit - self._size
 
@@ -163,7 +163,7 @@ class Indexed:
 
     @classmethod
     def of(cls, rows: pa.Table, state: KeyedState) -> Indexed:
-        """Return rows with their index."""
+        """Index rows by the hashes of their keys."""
         hashes = hashes_of(rows.select(state.key))
         order = np.argsort(hashes).astype(np.uint32)
         return cls(rows, hashes[order], order)
@@ -216,7 +216,8 @@ class _Search:
         """Return a slice's rows with one of the hashes."""
         cache = self.cache
         if cache is None or (
-            (held := cache.find(part, self.verify)) is None and not cache.takes(part.size_bytes)
+            (held := cache.find(part, self.verify)) is None
+            and not cache.has_room_for(part.size_bytes)
         ):
             return self._stream_rows_like(entry, part, hashes)
         if held is None:

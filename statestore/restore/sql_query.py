@@ -273,7 +273,7 @@ class _Query:
 
 
 def _table_of(views: tuple[View, ...]) -> pa.Table:
-    """Return what ``SHOW TABLES`` answers: the operators and states, and their views."""
+    """Return the result of ``SHOW TABLES``: the operators and states, and their views."""
     return pa.table(
         {
             "operator": pa.array([view.entry.state.uid for view in views], pa.string()),

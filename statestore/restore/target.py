@@ -87,7 +87,7 @@ def plan_target(
     wanted: int
     if target.parallelism == AUTO:
         per_task = BYTES_PER_TASK if target.bytes_per_task is None else target.bytes_per_task
-        choices = choices_of(manifest, per_task)
+        choices = parallelism_choices(manifest, per_task)
         wanted = max((c.decision.parallelism for c in choices), default=manifest.parallelism)
     else:
         wanted = manifest.parallelism if target.parallelism is None else target.parallelism
@@ -119,7 +119,7 @@ def _single_subtask_operators(manifest: Manifest) -> set[str]:
     return {uid for uid in manifest.uids if known.max_parallelism_of(uid) == 1}
 
 
-def choices_of(manifest: Manifest, bytes_per_task: int) -> tuple[ParallelismChoice, ...]:
+def parallelism_choices(manifest: Manifest, bytes_per_task: int) -> tuple[ParallelismChoice, ...]:
     """Return, for each operator with keyed state, the parallelism that fits its bytes.
 
     No parallelism is above the smallest max parallelism in the checkpoint. The job runs at the

@@ -124,6 +124,6 @@ class RowStream:
 
 
 def _note_end(reader: pa.RecordBatchReader, ends: list[None]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a reader, and then add an item to ``ends``."""
+    """Yield the batches of a reader, and append to ``ends`` after the last one."""
     yield from reader
     ends.append(None)

@@ -157,7 +157,7 @@ def _float_type(value: Any) -> pa.DataType:
 
 
 class _RoundedError(Exception):
-    """A float has the place of an integer, and may have been rounded."""
+    """A float that stands for an integer, and may have been rounded."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)

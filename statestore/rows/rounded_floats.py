@@ -1,4 +1,4 @@
-"""Refuse floats in the place of integers or decimals if they may have been rounded.
+"""Refuse floats that are to be stored as integers or decimals if they may have been rounded.
 
 From a certain size on, a float type cannot represent every integer. A larger float may have been
 another integer before, so it is not stored as an exact number.
@@ -74,7 +74,7 @@ def _find_rounded(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.Scalar 
 
 
 def _inexact_floats(column: pa.Array, data_type: pa.DataType) -> Iterator[pa.Array]:
-    """Yield the floats of a column that have the place of integers or decimals."""
+    """Yield a column's floats that are to be stored as integers or decimals."""
     types, source = pa.types, column.type
     if types.is_floating(source):
         if types.is_integer(data_type) or types.is_decimal(data_type):

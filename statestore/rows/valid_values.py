@@ -27,7 +27,7 @@ _REASONS = {
         "it is not UTF-8; decode the bytes with their actual encoding, or store them as binary"
     ),
 }
-"""What is wrong and what to do, by the beginning of Arrow's message."""
+"""The problem and the advice, by the beginning of Arrow's message."""
 
 
 def refuse_invalid_values(

@@ -216,7 +216,7 @@ def _manifest(pending: PendingCheckpoint) -> Manifest:
         # published.
         logged = [entry for entry in entries if entry.table.format == "delta"]
         read_all([entry.handles for entry in logged if len(entry.parts) == 1])
-        check_sizes(pending.catalog.storage, entries, but=_kept_files(pending))
+        check_sizes(pending.catalog.storage, entries, exclude=_kept_files(pending))
     with pending.measuring.phase("publish"):
         left_out = _left_out(pending)
         published = _with_lists(pending, _publish(pending, left_out))

@@ -156,7 +156,7 @@ class PendingCheckpoint:
 
     @property
     def taken(self) -> TakenNames:
-        """The names of all states, in addition to the previous checkpoint's names."""
+        """The names in use: those of this checkpoint's states, and the previous checkpoint's."""
         if self._taken is None:
             stored = () if self.before is None else self.before.entries
             self._taken = TakenNames(map(name_of, stored))

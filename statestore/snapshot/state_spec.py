@@ -1,4 +1,4 @@
-"""What a caller says about a keyed state: the keywords, their checked form, and its changes."""
+"""The description of a keyed state by its caller: keywords, their checked form, and changes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from statestore.jobgraph.operators import Operators
 Columns = str | Sequence[str]
 
 OFF = "off"
-"""What turns the time to live of a stored state off; its column is an ordinary one from then on."""
+"""The value that turns off the TTL of a stored state, whose column becomes an ordinary one."""
 
 KeyTypes = str | Mapping[str, str | None] | Sequence[str | None] | None
-"""What key columns are hashed as: one name, by column, or in the key's order; None: as they are."""
+"""The hashed types of key columns: one name, by column, or in order; None for their own types."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class StateOptions(TypedDict, total=False):
     namespace: Columns | None
     """The namespace columns; with ``key``, none by default."""
     kind: StateKind | str | None
-    """What a row is: ``value``, ``list``, ``map``, ``reducing``, ``aggregating`` or ``timers``.
+    """The kind of a row: ``value``, ``list``, ``map``, ``reducing``, ``aggregating`` or ``timers``.
     With ``key``, the default is ``value``.
     """
     entry: Columns | None

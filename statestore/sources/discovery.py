@@ -68,7 +68,7 @@ class LiveTopic:
 
 @dataclass(frozen=True, kw_only=True)
 class Policies:
-    """What to do if stored offsets do not match the live topics; ``fail`` refuses all offsets.
+    """The reactions to stored offsets that do not match the live topics; ``fail`` refuses all.
 
     new_partitions      A live partition has no stored offset. Read it from its ``earliest``
                         record, as Flink does with discovered partitions, so that no record is

@@ -132,7 +132,7 @@ UntranslatedPolicy = Literal["fail", "timestamp", "earliest"]
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationPolicies:
-    """What to do with offsets whose translation is not exact.
+    """The reactions to offsets whose translation is not exact.
 
     read_again    How many records of a partition may be read a second time, and so count twice. If
                   the translation can be earlier by more records, all offsets are refused.

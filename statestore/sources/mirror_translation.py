@@ -260,7 +260,7 @@ class Translation:
 
 @dataclass(slots=True)
 class PartitionFacts:
-    """What the records say about one partition of the source.
+    """The facts about one partition of the source, from its records.
 
     ``source`` and ``target`` are the offsets of the syncs, ascending. ``since_ms`` is the time of
     the first one after an offset went back; None if that was not seen. ``checkpoints`` has the

@@ -118,7 +118,7 @@ def micros_of_interval(column: Column) -> Column:
     return F.unix_micros(F.timestamp_micros(F.lit(0)) + column)
 
 
-def seconds_and_nanos(nanos: Column) -> Column:
+def instant_hash(nanos: Column) -> Column:
     """Return the hash of an Instant or a Duration of this many nanoseconds."""
     seconds, below = floor_divide(nanos, _NANOS), F.pmod(nanos, F.lit(_NANOS))
     return signed(long_hash(seconds) + below * 51)

@@ -74,7 +74,7 @@ class JavaHome:
 
 @dataclass(frozen=True)
 class JavaProblem:
-    """Why no Java can be used, and the command that installs one; ``str()`` is one sentence."""
+    """The reason why no Java can be used, and the command that installs one, as one sentence."""
 
     reason: str
     command: str

@@ -151,7 +151,7 @@ def dataframe_of_keys(
 
 def _is_for_driver(wanted: WantedKeys, size: int, cache: RowCache | None) -> bool:
     """Return whether the keys are few, and the bytes to read are few or fit in the cache."""
-    few = size <= _FEW_READ_BYTES or (cache is not None and cache.takes(size))
+    few = size <= _FEW_READ_BYTES or (cache is not None and cache.has_room_for(size))
     return few and wanted.rows.nbytes <= _FEW_KEYS_BYTES
 
 

@@ -114,10 +114,10 @@ class AzureStorage(ObjectStorage):
     def _connect(self) -> Any:
         return fsspec.filesystem("az", **self._options)
 
-    def _ask(
+    def _request(
         self, request: Callable[..., Awaitable[Any]], *positional: Any, **arguments: Any
     ) -> Any:
-        """Return an answer. The SDK's own retries are disabled, because they wait for minutes."""
+        """Send a request without the SDK's own retries, which take minutes; return its answer."""
 
         async def ask() -> Any:
             return await request(*positional, retry_total=0, **self._waits, **arguments)
@@ -136,18 +136,18 @@ class AzureStorage(ObjectStorage):
             return cast(bytes, await answer.readall())
 
         try:
-            return cast(bytes, self._ask(download))
+            return cast(bytes, self._request(download))
         except Exception as error:
             if _code(error) not in ("InvalidRange", "416"):  # the blob is shorter
                 raise
             return b""
 
     def _put(self, key: str, data: bytes) -> None:
-        self._ask(self._blob(key).upload_blob, data, overwrite=True, max_concurrency=1)
+        self._request(self._blob(key).upload_blob, data, overwrite=True, max_concurrency=1)
 
     def _put_new(self, key: str, data: bytes, mark: str) -> bool:
         try:
-            self._ask(
+            self._request(
                 self._blob(key).upload_blob,
                 data,
                 overwrite=False,  # If-None-Match: *
@@ -161,25 +161,25 @@ class AzureStorage(ObjectStorage):
         return True
 
     def _mark_of(self, key: str) -> str | None:
-        properties = self._ask(self._blob(key).get_blob_properties)
+        properties = self._request(self._blob(key).get_blob_properties)
         return cast("str | None", (properties.metadata or {}).get(_MARK))
 
     def _size_of(self, key: str) -> int:
-        return int(self._ask(self._blob(key).get_blob_properties).size)
+        return int(self._request(self._blob(key).get_blob_properties).size)
 
     def _remove(self, key: str) -> None:
         try:
-            self._ask(self._blob(key).delete_blob)
+            self._request(self._blob(key).delete_blob)
         except Exception as error:
             if _code(error) != "BlobNotFound":
                 raise
 
     def _copy(self, old: str, new: str) -> None:
         target = self._blob(new)
-        copied = self._ask(target.start_copy_from_url, self._blob(old).url)
+        copied = self._request(target.start_copy_from_url, self._blob(old).url)
         while copied["copy_status"] == "pending":
             time.sleep(0.1)
-            copied = {"copy_status": self._ask(target.get_blob_properties).copy.status}
+            copied = {"copy_status": self._request(target.get_blob_properties).copy.status}
         if copied["copy_status"] != "success":
             raise OSError(f"the copy on the server has the status {copied['copy_status']}")
 
@@ -199,7 +199,7 @@ class AzureStorage(ObjectStorage):
             blobs = [blob async for blob in await anext(pages)]
             return blobs, pages.continuation_token
 
-        blobs, following = self._ask(page)
+        blobs, following = self._request(page)
         # A hierarchical namespace also lists its folders.
         items = tuple(
             Listed(blob.name, int(blob.size or 0), _milliseconds(blob.last_modified))
@@ -234,12 +234,14 @@ class AzureStorage(ObjectStorage):
 
         blob = self._blob(key)
         try:
-            blank = self._ask(blob.commit_block_list, [], match_condition=MatchConditions.IfMissing)
+            blank = self._request(
+                blob.commit_block_list, [], match_condition=MatchConditions.IfMissing
+            )
         except Exception as error:
             if _code(error) not in ("BlobAlreadyExists", "ConditionNotMet", "412"):
                 raise
             return
-        self._ask(
+        self._request(
             blob.delete_blob, etag=blank["etag"], match_condition=MatchConditions.IfNotModified
         )
 
@@ -326,7 +328,7 @@ class _BlockUpload:
 
     def send(self, body: bytes) -> None:
         block = uuid.uuid4().hex
-        self._storage._ask(lambda **waits: self._stage(block, body, **waits))
+        self._storage._request(lambda **waits: self._stage(block, body, **waits))
         self._ids.append(block)
 
     async def _stage(self, block: str, body: bytes, **waits: Any) -> None:
@@ -340,7 +342,7 @@ class _BlockUpload:
             self.send(last)
         # If it is retried after a lost answer, it finds the blocks in the blob that it created.
         blocks = [BlobBlock(block) for block in self._ids]
-        self._storage._ask(self._blob.commit_block_list, blocks)
+        self._storage._request(self._blob.commit_block_list, blocks)
 
     def abort(self) -> None:
         self._storage._end_upload(self._key, _UNCOMMITTED)

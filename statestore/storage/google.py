@@ -104,7 +104,7 @@ class GoogleStorage(ObjectStorage):
 
         return GCSFileSystem(**self._options, use_listings_cache=False)
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,
@@ -114,7 +114,7 @@ class GoogleStorage(ObjectStorage):
         data: bytes | None = None,
         **parameters: Any,
     ) -> bytes:
-        """Return the body of an answer, without gcsfs's own retries, which wait for a minute."""
+        """Send a request, and return the answer's body, without gcsfs's own retries of a minute."""
         fs = self._fs
         base = fs.base.removesuffix("storage/v1/") + "upload/storage/v1/" if upload else fs.base
         if fs.requester_pays:
@@ -132,13 +132,13 @@ class GoogleStorage(ObjectStorage):
         return answer
 
     def _object(self, method: str, key: str, path: str = "", **arguments: Any) -> bytes:
-        """Return the answer to a request for one object.
+        """Send a request for one object, and return its answer.
 
         A 404 does not say whether the bucket or the object is missing. The bucket is checked until
         the first successful request.
         """
         try:
-            return self._ask(method, f"o/{quote(key, safe='')}{path}", **arguments)
+            return self._request(method, f"o/{quote(key, safe='')}{path}", **arguments)
         except _ResponseError as error:
             if error.code not in ("404", "notFound"):
                 raise
@@ -162,7 +162,7 @@ class GoogleStorage(ObjectStorage):
     def _upload(self, key: str, data: bytes, **arguments: Any) -> None:
         headers = {"Content-Type": "application/octet-stream"} | arguments.pop("headers", {})
         try:
-            self._ask("POST", "o", upload=True, headers=headers, data=data, **arguments)
+            self._request("POST", "o", upload=True, headers=headers, data=data, **arguments)
         except _ResponseError as error:
             if error.status == 404:
                 error.code = _NO_BUCKET
@@ -212,7 +212,7 @@ class GoogleStorage(ObjectStorage):
         fields = "items(name,size,updated),nextPageToken"
         parameters = {name: value for name, value in wanted.items() if value}
         try:
-            page = json.loads(self._ask("GET", "o", fields=fields, **parameters))
+            page = json.loads(self._request("GET", "o", fields=fields, **parameters))
         except _ResponseError as error:
             if error.status == 404:
                 error.code = _NO_BUCKET

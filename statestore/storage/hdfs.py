@@ -139,8 +139,8 @@ class HdfsStorage(ObjectStorage):
 
         return WebHDFS(**self._options)
 
-    def _ask(self, method: str, operation: str, path: str, **parameters: Any) -> Any:
-        """Return the namenode's answer, with retries."""
+    def _request(self, method: str, operation: str, path: str, **parameters: Any) -> Any:
+        """Send a request to the namenode, with retries, and return its answer."""
         return retry(
             lambda: self._request_once(method, operation, path, **parameters),
             ATTEMPTS,
@@ -148,7 +148,7 @@ class HdfsStorage(ObjectStorage):
         )
 
     def _request_once(self, method: str, operation: str, path: str, **parameters: Any) -> Any:
-        """Return the namenode's answer, which may redirect to a datanode."""
+        """Send a request to the namenode once, and return its answer, possibly a redirect."""
         query = {"op": operation, **self._fs.pars, **parameters}
         return self._send(method, f"{self._fs.url}/{quote(path)}", params=query)
 
@@ -213,7 +213,7 @@ class HdfsStorage(ObjectStorage):
         renamed one if this member of its status has the expected value. Otherwise the hidden file
         was deleted.
         """
-        answer = self._ask("PUT", "RENAME", hidden, destination=f"/{key}").json()
+        answer = self._request("PUT", "RENAME", hidden, destination=f"/{key}").json()
         if answer["boolean"]:
             return True
         if self._status_if_exists(hidden) is not None:
@@ -230,7 +230,7 @@ class HdfsStorage(ObjectStorage):
         return int(self._status(key)["length"])
 
     def _status(self, key: str) -> dict[str, Any]:
-        return cast(dict[str, Any], self._ask("GET", "GETFILESTATUS", key).json()["FileStatus"])
+        return cast(dict[str, Any], self._request("GET", "GETFILESTATUS", key).json()["FileStatus"])
 
     def _status_if_exists(self, key: str) -> dict[str, Any] | None:
         try:
@@ -241,7 +241,7 @@ class HdfsStorage(ObjectStorage):
             return None
 
     def _remove(self, key: str) -> None:
-        self._ask("DELETE", "DELETE", key)
+        self._request("DELETE", "DELETE", key)
 
     def _copy(self, old: str, new: str) -> None:
         raise NotImplementedError("WebHDFS cannot copy files")
@@ -253,7 +253,7 @@ class HdfsStorage(ObjectStorage):
         after: dict[str, Any] = {}
         while True:
             try:
-                answer = self._ask("GET", "LISTSTATUS_BATCH", folder, **after).json()
+                answer = self._request("GET", "LISTSTATUS_BATCH", folder, **after).json()
             except _ResponseError as error:
                 if error.code != _MISSING and _BELOW_FILE not in str(error):
                     raise
@@ -313,7 +313,7 @@ class _AppendUpload:
         the request may still execute late, so it is not retried: the part would be appended twice.
         """
         storage = self._storage
-        answer = storage._ask("POST", "APPEND", self._path)
+        answer = storage._request("POST", "APPEND", self._path)
         try:
             storage._bytes("POST", answer, body)
         except Exception:

@@ -117,7 +117,7 @@ class Processing:
         keys: pa.Table,
         restored: RestoredCheckpoint | None,
         batch: MicroBatch,
-        done: Progress,
+        progress: Progress,
     ) -> pa.Table:
         """Return the keys of the events, and the keys that have due timers.
 
@@ -127,29 +127,29 @@ class Processing:
             return keys
         columns = [_normalize_floats(column) for column in keys.columns]
         own = pa.Table.from_arrays(columns, schema=keys.schema)
-        due = self.due(restored, batch, done)
+        due = self.due(restored, batch, progress)
         return own if due is None else pa.concat_tables([own, due.cast(own.schema)])
 
     def due(
-        self, restored: RestoredCheckpoint, batch: MicroBatch, done: Progress
+        self, restored: RestoredCheckpoint, batch: MicroBatch, progress: Progress
     ) -> pa.Table | None:
         """Return the keys that have due timers, or None if no timers are due."""
         limit = self._clock(batch).due_ms
         if limit is None or not _has_timers(restored, self.uid):
             return None
-        is_known = batch.before is not None and self.is_indexed(restored, done)
+        is_known = batch.before is not None and self.is_indexed(restored, progress)
         since = self._clock(batch.before).due_ms if batch.before and is_known else None
         return due_keys(restored, self.uid, TIMERS, since, limit)
 
-    def is_indexed(self, restored: RestoredCheckpoint, done: Progress) -> bool:
+    def is_indexed(self, restored: RestoredCheckpoint, progress: Progress) -> bool:
         """Return whether the timer index matches the stored timers; True without timers."""
         if not self.has_timers or not _has_timers(restored, self.uid):
             return True
-        return done.indexed == restored.checkpoint_id
+        return progress.indexed == restored.checkpoint_id
 
-    def outdated(self, restored: RestoredCheckpoint, done: Progress) -> list[str]:
+    def outdated(self, restored: RestoredCheckpoint, progress: Progress) -> list[str]:
         """Return the name of the timer index, if it does not match the stored timers."""
-        return [] if self.is_indexed(restored, done) else [INDEX]
+        return [] if self.is_indexed(restored, progress) else [INDEX]
 
     def rebuild(
         self, name: str, restored: RestoredCheckpoint, batch: MicroBatch

@@ -76,7 +76,7 @@ class _Step:
     states: Mapping[str, QueryState]
     keys: pa.Table
     restored: RestoredCheckpoint | None
-    done: Progress
+    progress: Progress
     in_other_form: tuple[str, ...]
 
 
@@ -285,7 +285,7 @@ class StatefulQuery:
                 updated = self._updated(step, batch, keep)
                 if self.output is not None and updated.output is not None:
                     self.output(updated.output, batch)
-                done = step.done.with_done(batch)
+                progress = step.progress.with_done(batch)
                 for frame in updated.shared:
                     with worker_errors():
                         compute(keep(frame))
@@ -293,7 +293,7 @@ class StatefulQuery:
                     changes = self._changes(name, updated)
                     self._write(checkpoint, name, state, changes, step)
                 self._drop_deleted(checkpoint, step)
-                self._put(done, checkpoint)
+                self._put(progress, checkpoint)
                 checkpoint.carry_rest()
         self._after(checkpoint.manifest)
         return checkpoint.manifest
@@ -303,8 +303,8 @@ class StatefulQuery:
     ) -> _Step | None:
         """Return the inputs of a micro-batch; None when there is nothing to do."""
         restored = self._newest(batch)
-        done = self._progress(restored, batch)
-        if done.has(batch):
+        progress = self._progress(restored, batch)
+        if progress.has(batch):
             return None
         rows = None
         if self._trials.next():
@@ -316,12 +316,12 @@ class StatefulQuery:
             compute(events)
         states = self._states(events)
         self._refuse_left_out(restored, states)
-        keys = self._keys(events, rows, batch, restored, states, done)
+        keys = self._keys(events, rows, batch, restored, states, progress)
         others = [] if restored is None else states_to_evolve(restored, self.operator, states)
-        others += [] if restored is None else self._strategy.outdated(restored, done)
-        step = _Step(events, states, keys, restored, done, tuple(others))
+        others += [] if restored is None else self._strategy.outdated(restored, progress)
+        step = _Step(events, states, keys, restored, progress, tuple(others))
         is_tick = self._strategy.needs_keys and batch.before is not None
-        is_idle = not keys.num_rows and is_tick and done.ends_like(batch)
+        is_idle = not keys.num_rows and is_tick and progress.ends_like(batch)
         return None if is_idle and not self._is_first(step) else step
 
     def _refuse_left_out(
@@ -379,7 +379,7 @@ class StatefulQuery:
                 refuse_other_form(entry.state, state)
             # Rows in another form do not restore rows that were missing before.
             checkpoint.record_left_out(restored.manifest.left_out)
-            self._put(step.done, checkpoint)
+            self._put(step.progress, checkpoint)
             checkpoint.carry_rest()
         self._after(checkpoint.manifest)
 
@@ -393,11 +393,11 @@ class StatefulQuery:
             refuse_reserved(state.struct.names, f"state {name!r} of operator {self.operator!r}")
         return states
 
-    def _put(self, done: Progress, checkpoint: CheckpointWriter) -> None:
+    def _put(self, progress: Progress, checkpoint: CheckpointWriter) -> None:
         """Write the progress; for a processor with timers, record that they are indexed."""
         if self._strategy.has_timers:
-            done = replace(done, indexed=checkpoint.planned[0])
-        done.write(checkpoint, self.options.source, self.parallelism)
+            progress = replace(progress, indexed=checkpoint.planned[0])
+        progress.write(checkpoint, self.options.source, self.parallelism)
 
     def _is_first(self, step: _Step) -> bool:
         """Return whether the store has none of the states."""
@@ -425,12 +425,12 @@ class StatefulQuery:
         Raises InvalidArgumentError for a micro-batch that cannot be the next one.
         """
         has_state = restored is not None and self._has_any(restored)
-        done = Progress() if restored is None else Progress.of(restored, self.options.source)
+        progress = Progress() if restored is None else Progress.of(restored, self.options.source)
         subject = f"operator {self.operator!r}"
-        done.check(batch, subject, has_state=has_state, succeeds=self.options.succeeds)
-        if restored is not None and done.queries and done.queries[-1][0] == batch.query:
-            refuse_changed_offsets(restored, self.options.source, done)
-        return done
+        progress.check(batch, subject, has_state=has_state, succeeds=self.options.succeeds)
+        if restored is not None and progress.queries and progress.queries[-1][0] == batch.query:
+            refuse_changed_offsets(restored, self.options.source, progress)
+        return progress
 
     def _has_any(self, restored: RestoredCheckpoint) -> bool:
         """Return whether a checkpoint has a state of the query."""
@@ -452,7 +452,7 @@ class StatefulQuery:
         batch: MicroBatch,
         restored: RestoredCheckpoint | None,
         states: Mapping[str, QueryState],
-        done: Progress,
+        progress: Progress,
     ) -> pa.Table:
         """Return the keys of the events, and the keys with due timers.
 
@@ -473,7 +473,7 @@ class StatefulQuery:
                 keys.null_keys,
                 examples,
             )
-        return self._strategy.keys(keys.rows, restored, batch, done)
+        return self._strategy.keys(keys.rows, restored, batch, progress)
 
     def _hash_scheme(
         self, name: str, state: QueryState, restored: RestoredCheckpoint | None

@@ -71,7 +71,7 @@ _MESSAGE = re.compile(r"ProcessorError: (the (?:processor|function) of operator 
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Raise a worker's ProcessorError as a ProcessorError, and any other error unchanged."""
+    """Raise a ProcessorError for Spark's wrapper of a worker's ProcessorError."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
@@ -300,11 +300,11 @@ class UpdateStrategy(Protocol):
         keys: pa.Table,
         restored: RestoredCheckpoint | None,
         batch: MicroBatch,
-        done: Progress,
+        progress: Progress,
     ) -> pa.Table:
         """Return the keys to process, from the keys of the events."""
 
-    def outdated(self, restored: RestoredCheckpoint, done: Progress) -> list[str]:
+    def outdated(self, restored: RestoredCheckpoint, progress: Progress) -> list[str]:
         """Return the names of derived states that must be rebuilt."""
 
     def rebuild(
@@ -354,12 +354,12 @@ class FunctionUpdate:
         keys: pa.Table,
         restored: RestoredCheckpoint | None,
         batch: MicroBatch,
-        done: Progress,
+        progress: Progress,
     ) -> pa.Table:
         """Return the keys of the events."""
         return keys
 
-    def outdated(self, restored: RestoredCheckpoint, done: Progress) -> list[str]:
+    def outdated(self, restored: RestoredCheckpoint, progress: Progress) -> list[str]:
         """Return an empty list: no state is derived."""
         return []
 

@@ -264,7 +264,7 @@ class FaultyStorage(ForwardingStorage):
             return cast(T, self.meet(operation, name, do, wrong))
 
     def meet(self, operation: str, name: str, do: Callable[[], Any], wrong: Any = None) -> Any:
-        """Count a call and make it, unless it has the fault; ``wrong`` is the wrong result.
+        """Count a call, and make it or apply its fault; ``wrong`` is the result of a wrong answer.
 
         Open files of this storage call this method. Raises the OSError of the fault.
         """

@@ -226,9 +226,9 @@ def serve(
     *,
     token: str | None,
     limits: QueryLimits,
-    say: Callable[[str], None],
+    on_listening: Callable[[str], None],
 ) -> None:
-    """Serve a store until the process is stopped; ``say`` receives the URL.
+    """Serve a store until the process is stopped; ``on_listening`` receives the URL.
 
     When the server stops, it cancels queries, and aborts other requests after half a second.
     Threads that still read for them may continue.
@@ -259,7 +259,7 @@ def serve(
     address = f"[{host}]" if ":" in host else host
     query = f"?token={token}" if token else ""
     with listening, suppress(KeyboardInterrupt):  # Ctrl-C ends the server
-        say(f"{store.url}: http://{address}:{listening.getsockname()[1]}/{query}")
+        on_listening(f"{store.url}: http://{address}:{listening.getsockname()[1]}/{query}")
         _Server(config, app.state.queries).run(sockets=[listening])
 
 

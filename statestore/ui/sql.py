@@ -194,7 +194,7 @@ def compare(store: StateStore, a: str = "", b: str = "") -> PageView:
 def _choices(
     store: StateStore, ids: Sequence[int], *chosen: str
 ) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the values and texts of a list of checkpoints, in groups; it has the chosen ones."""
+    """Return the options of a selection of checkpoints, in groups, always with the chosen ones."""
     listed = [str(number) for number in ids[-_LISTED:][::-1]]
     savepoints = store.maintenance.savepoints()
     names = {savepoint.name for savepoint in savepoints}

@@ -192,7 +192,7 @@ def test_following_names_the_missing_state(
 ) -> None:
     forms = {"text": TextLines(), "screen": LiveScreen(page(), partial.url)}
     found, is_new = next(
-        followed(partial, interval_s=1, stop_after=None, say=print, wait=lambda seconds: None)
+        followed(partial, interval_s=1, stop_after=None, on_wait=print, wait=lambda seconds: None)
     )
     if form == "json":
         line = FollowedCheckpoint.of(found, 0, store=partial.url, is_new=is_new)

@@ -104,7 +104,7 @@ class Job:
         strategy = FixedDelay(attempts=_RESTARTS, delay="1s")
         try:
             run_with_restarts(
-                strategy, self._once, say=lambda text: say(event="restart", what=text)
+                strategy, self._once, on_restart=lambda text: say(event="restart", what=text)
             )
         except Exception as error:  # noqa: BLE001 - the other process reports it
             say(event=FAILED, what=brief(error), all=str(error)[-4000:])

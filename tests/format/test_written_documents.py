@@ -106,7 +106,7 @@ def test_a_written_store_document_can_be_read(
     store_id: str, table_format: str | None, layout: str | None
 ) -> None:
     if raw := written(lambda: store_document(store_id, table_format, layout)):
-        assert Catalog.of(LocalStorage("/store"), raw).store_id == store_id
+        assert Catalog.from_document(LocalStorage("/store"), raw).store_id == store_id
 
 
 @given(manifests(), numbers, texts, st.lists(left_out, max_size=2), origins)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.jobgraph.parallelism import Input2022, decide_2022
+from statestore.jobgraph.parallelism import Input2022, parallelism_of_flink_1_16
 from tests.support.vectors import cases
 
 CASES = cases("parallelism_2022", "decide_2022")
@@ -27,7 +27,7 @@ def _decide(given_: dict[str, Any]) -> int:
         Input2022(tuple(one["sizes"]), one.get("broadcast", False)) for one in given_["inputs"]
     ]
     options = {ours: given_[theirs] for theirs, ours in OPTIONS.items() if theirs in given_}
-    return decide_2022(inputs, **options)
+    return parallelism_of_flink_1_16(inputs, **options)
 
 
 def test_the_parallelism_equals_flinks() -> None:
@@ -51,7 +51,9 @@ def test_it_is_a_power_of_two_within_the_bounds(
     size: int, broadcast: int, per_task: int, least: int, most: int
 ) -> None:
     inputs = [Input2022((size,)), Input2022((broadcast,), broadcast=True)]
-    got = decide_2022(inputs, bytes_per_task=per_task, min_parallelism=least, max_parallelism=most)
+    got = parallelism_of_flink_1_16(
+        inputs, bytes_per_task=per_task, min_parallelism=least, max_parallelism=most
+    )
     assert least <= got <= most
     assert got.bit_count() == 1
 
@@ -60,16 +62,16 @@ def test_it_is_a_power_of_two_within_the_bounds(
     ("number", "rounded"), [(1, 1), (2, 2), (3, 4), (5, 4), (6, 8), (11, 8), (12, 16)]
 )
 def test_the_nearest_power_of_two_is_taken_ties_upwards(number: int, rounded: int) -> None:
-    assert decide_2022([Input2022((number * 10,))], bytes_per_task=10) == rounded
+    assert parallelism_of_flink_1_16([Input2022((number * 10,))], bytes_per_task=10) == rounded
 
 
 def test_broadcast_bytes_take_half_of_a_task_at_most() -> None:
     """There are 16 tasks of 100 bytes, or of 50 if the broadcast input is large."""
     data = Input2022((1600,))
-    assert decide_2022([data], bytes_per_task=100) == 16
+    assert parallelism_of_flink_1_16([data], bytes_per_task=100) == 16
     for broadcast in (50, 10**9):
         both = [data, Input2022((broadcast,), broadcast=True)]
-        assert decide_2022(both, bytes_per_task=100) == 32
+        assert parallelism_of_flink_1_16(both, bytes_per_task=100) == 32
 
 
 def test_one_byte_per_task_leaves_no_room_after_broadcast_bytes() -> None:
@@ -77,12 +79,23 @@ def test_one_byte_per_task_leaves_no_room_after_broadcast_bytes() -> None:
     other bytes.
     """
     broadcast = Input2022((7,), broadcast=True)
-    assert decide_2022([Input2022((5,)), broadcast], bytes_per_task=1, max_parallelism=8) == 8
-    assert decide_2022([broadcast], bytes_per_task=1, min_parallelism=2, max_parallelism=8) == 2
+    assert (
+        parallelism_of_flink_1_16([Input2022((5,)), broadcast], bytes_per_task=1, max_parallelism=8)
+        == 8
+    )
+    assert (
+        parallelism_of_flink_1_16(
+            [broadcast], bytes_per_task=1, min_parallelism=2, max_parallelism=8
+        )
+        == 2
+    )
 
 
 def test_more_tasks_than_flink_can_count_are_the_maximum() -> None:
-    assert decide_2022([Input2022((2**60,))], bytes_per_task=1, max_parallelism=100) == 64
+    assert (
+        parallelism_of_flink_1_16([Input2022((2**60,))], bytes_per_task=1, max_parallelism=100)
+        == 64
+    )
 
 
 def test_negative_bytes_are_named() -> None:
@@ -93,4 +106,4 @@ def test_negative_bytes_are_named() -> None:
 @pytest.mark.parametrize("per_task", [0, -1, 1.5, True])
 def test_bytes_per_task_must_be_positive(per_task: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="bytes_per_task"):
-        decide_2022([Input2022((1,))], bytes_per_task=per_task)
+        parallelism_of_flink_1_16([Input2022((1,))], bytes_per_task=per_task)

@@ -76,7 +76,7 @@ class Fake:
     def run_with(self, clock: RestartClock) -> tuple[int, int]:
         self.load()
         done = run_with_restarts(
-            self.strategy, self.work, prepare=self.load, say=self.said.append, clock=clock
+            self.strategy, self.work, prepare=self.load, on_restart=self.said.append, clock=clock
         )
         return done, len(self.started_ms)
 

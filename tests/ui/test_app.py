@@ -205,7 +205,7 @@ def test_a_page_reads_only_the_manifests_that_it_shows(own_store: StateStore) ->
 
 def test_other_machines_need_a_token(store: StateStore) -> None:
     with pytest.raises(InvalidArgumentError, match="pass a token"):
-        serve(store, "0.0.0.0", 0, token=None, limits=LIMITS, say=print)
+        serve(store, "0.0.0.0", 0, token=None, limits=LIMITS, on_listening=print)
     assert [is_local(one) for one in ("::1", "127.0.0.2", "localhost", "10.0.0.1", "host")] == [
         *(True, True, True, False, False)
     ]
@@ -249,14 +249,14 @@ def test_a_url_without_a_store_is_an_error(tmp_path: Path) -> None:
 
     missing = StateStore.open(str(tmp_path / "missing"))
     with pytest.raises(StoreNotFoundError, match=f"no store at {tmp_path}/missing"):
-        serve(missing, "127.0.0.1", 0, token=None, limits=LIMITS, say=fail)
+        serve(missing, "127.0.0.1", 0, token=None, limits=LIMITS, on_listening=fail)
 
 
 def test_a_port_in_use_is_an_error(pages: Pages, store: StateStore) -> None:
     port = urlsplit(pages(store)).port
     assert port is not None
     with pytest.raises(InvalidArgumentError, match=f"port {port} of 127.0.0.1"):
-        serve(store, "127.0.0.1", port, token=None, limits=LIMITS, say=print)
+        serve(store, "127.0.0.1", port, token=None, limits=LIMITS, on_listening=print)
 
 
 def test_pages_show_a_checkpoint_that_only_a_savepoint_keeps(

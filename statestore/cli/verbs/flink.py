@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _KAFKA_OFFSETS = {-1: "latest", -2: "earliest", -3: "as committed to Kafka"}
-"""What a source of Kafka has of a partition that it has not read from yet."""
+"""The meaning of the negative offsets in a Kafka source's splits, for partitions not read yet."""
 
 
 @click.group(
@@ -85,7 +85,7 @@ _allowed = click.option(
     help="A folder or file elsewhere that the savepoint is allowed to reference. Repeatable.",
 )
 access_options = in_order(_moved, _allowed)
-"""What a savepoint references outside of its folder."""
+"""The options for files that a savepoint references outside of its folder."""
 
 
 dropping = click.option(

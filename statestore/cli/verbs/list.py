@@ -77,7 +77,7 @@ def follow(
 ) -> Iterator[FollowedCheckpoint]:
     """Yield checkpoints as :func:`followed`, and show each one on a screen, if there is one."""
     checkpoints = followed(
-        store, interval_s=interval_s, stop_after=stop_after, say=_say, wait=pause
+        store, interval_s=interval_s, stop_after=stop_after, on_wait=_write_note, wait=pause
     )
     with nullcontext() if screen is None else screen.opened():
         for found, is_new in checkpoints:
@@ -87,11 +87,11 @@ def follow(
 
 
 def screen_of(page: Page, store: str) -> TextLines:
-    """Return the screen for a page: live on a terminal, and otherwise with a line for each."""
+    """Return a live screen for a terminal, or one that writes a line for each checkpoint."""
     return LiveScreen(page, store) if page.terminal else TextLines()
 
 
-def _say(text: str) -> None:
+def _write_note(text: str) -> None:
     sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
 
@@ -101,13 +101,13 @@ def followed(
     *,
     interval_s: float,
     stop_after: int | None,
-    say: Callable[[str], None],
+    on_wait: Callable[[str], None],
     wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[FoundCheckpoint, bool]]:
-    """Yield the newest checkpoint, then each new one once, in order of id, and whether it is new.
+    """Yield the newest checkpoint, then each new one once by id; with each, whether it is new.
 
-    End after ``stop_after`` new ones. ``say`` is called once if the store does not exist yet, has
-    no checkpoint, or is temporarily unreachable. ``wait`` waits for the interval. Raises
+    End after ``stop_after`` new ones. ``on_wait`` is called once if the store does not exist yet,
+    has no checkpoint, or is temporarily unreachable. ``wait`` waits for the interval. Raises
     StorageError if the store is unreachable the first time, and the errors of ``wait``.
     """
     known_ids: set[int] | None = None
@@ -115,7 +115,7 @@ def followed(
     while True:
         ids, why = _ids(store, is_first=known_ids is None)
         if why != last_error and why:
-            say(why)
+            on_wait(why)
         last_error = why
         if ids is not None:
             there = ids[-1:] if known_ids is None else tuple(sorted(set(ids) - known_ids))
@@ -132,7 +132,7 @@ def followed(
 
 
 def _ids(store: StateStore, *, is_first: bool) -> tuple[tuple[int, ...] | None, str]:
-    """Return the existing checkpoints, or None if they are unknown, and the message for ``say``."""
+    """Return the ids of the checkpoints, None if they are unknown, and a message for the user."""
     try:
         ids = store.checkpoints()
     except StoreNotFoundError:

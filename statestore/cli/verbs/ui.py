@@ -98,7 +98,7 @@ def serve_store(
         port,
         token=token,
         limits=limits,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
+        on_listening=lambda text: print(text, file=sys.stderr, flush=True),
     )
     # Python would wait for threads that still read for a page. They change nothing.
     sys.stderr.flush()

@@ -33,7 +33,7 @@ class SavepointAccess:
 @checked_fields
 @dataclass(frozen=True, kw_only=True)
 class SavepointHints:
-    """What an import needs to know and a savepoint does not contain.
+    """Information that an import needs and that a savepoint does not contain.
 
     Attributes:
         uids: uids by operator id, for operators whose uid is not in the savepoint.

@@ -92,7 +92,7 @@ def _differences(schema: pa.Schema, state: PlanState) -> Iterator[str]:
 
 
 def _fits(source: pa.DataType, column: PlanColumn) -> bool:
-    """Return whether some values of a type can be values of a column."""
+    """Return whether a column can represent at least some values of a type."""
     if column.logical.root == _TIME:
         return bool(pa.types.is_time(source))
     try:

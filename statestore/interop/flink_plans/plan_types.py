@@ -128,7 +128,7 @@ def _parse_object_type(name: str, root: str, field_type: Mapping[str, Any]) -> P
 
 @dataclass(frozen=True)
 class PlanNode:
-    """A node.
+    """A node of a compiled plan: an operator, an input, or a part of one.
 
     ``name`` is the type without its version, such as ``stream-exec-join``. ``inputs`` are the
     rows of each input. ``is_single`` is true if all rows of an input go to one subtask. ``where``
@@ -151,7 +151,7 @@ class PlanNode:
         return value
 
     def flag(self, name: str) -> bool:
-        """Return a member that is true or false, false if it is missing."""
+        """Return a boolean member; False if it is missing."""
         return self.data.get(name) is not None and self.value(name, bool)
 
     def numbers(self, name: str) -> tuple[int, ...]:
@@ -165,7 +165,7 @@ class PlanNode:
         return tuple(self._check_numbers(part, name) for part in self.value(name, list))
 
     def flags(self, name: str) -> tuple[bool, ...]:
-        """Return a member that is a list of values that are true or false."""
+        """Return a member that is a list of booleans."""
         values = self.value(name, list)
         if not all(isinstance(value, bool) for value in values):
             raise self.error(f"has no valid {name!r}: {values!r:.100}")

@@ -71,7 +71,7 @@ class StoreColumns:
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
-        """Why the rows are kept as Spark's bytes; empty if they have columns."""
+        """The reasons why rows are kept as Spark's bytes; empty if they have columns."""
         keys = (field for field in self.key if not is_key(field))
         values = (
             field for field in self.value if not (is_column(field.dataType) or is_void(field))
@@ -161,7 +161,7 @@ class StoreColumns:
         return rows.select(*others, key.alias("key"), value.alias("value"))
 
     def partitions(self, shuffled: int) -> int:
-        """Return the number of state partitions, for ``shuffled`` shuffle partitions."""
+        """Return the number of state partitions of a query with ``shuffled`` shuffle partitions."""
         return 1 if all(map(is_void, self.key)) else shuffled
 
     def owner(self, partitions: int) -> Column:
@@ -261,7 +261,7 @@ class FamilyColumns:
         return in_order.select(KEY_BYTES, VALUE_BYTES, FAMILY)
 
     def partitions(self, shuffled: int) -> int:
-        """Return the number of state partitions, for ``shuffled`` shuffle partitions."""
+        """Return the number of state partitions of a query with ``shuffled`` shuffle partitions."""
         return 1 if all(map(is_void, self.key)) else shuffled
 
     def owner(self, partitions: int) -> Column:

@@ -94,10 +94,10 @@ class Target:
         refuse_inside_store(self.storage, "a query's state")
 
     def begin(self) -> None:
-        """Block the location for Spark; CommitConflictError if another export did so before.
+        """Block the location for Spark, and for other exports.
 
-        Another export may have finished after the location was found empty. Then nothing is
-        changed.
+        Raises CommitConflictError if another export is writing to the location, or has finished
+        since the location was found empty.
         """
         if not self.storage.put_if_absent(self._marker, _NOTE):
             raise self._other_export_error()

@@ -40,7 +40,7 @@ from statestore.spark.structs import first_free
 
 @dataclass(frozen=True)
 class OperatorKind:
-    """What an operator does, and the fields of a store's key that are not in the shuffle key.
+    """The purpose of an operator, and the fields of a store's key that are not in the shuffle key.
 
     If ``has_variables`` is true, its store has a column family for each variable.
     """

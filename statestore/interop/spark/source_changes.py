@@ -136,7 +136,7 @@ def _split(version: str, lines: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _refuse_shared_folders(record: QueryRecord, version: str, lines: Sequence[str]) -> None:
-    """Refuse two sources with one folder, which have the same position."""
+    """Refuse two sources at the same position, which have one folder of logs between them."""
     if version == "v2":
         return
     folders = {name.split("/")[1] for name, _ in record.logs if name.startswith("sources/")}

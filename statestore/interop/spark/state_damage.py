@@ -191,7 +191,9 @@ class _Source:
 
     def read(self, start: int, stop: int) -> bytes:
         if not 0 <= start <= stop <= self.size:
-            raise _Damage(f"it references its bytes {start:,} to {stop:,} of {self.size:,}")
+            raise _Damage(
+                f"its index references bytes {start:,} to {stop:,}, but it has {self.size:,}"
+            )
         return self.storage.read_range(self.file, start, stop)
 
 

@@ -134,7 +134,7 @@ def observe_table(state: DataFrame, columns: StoreColumns) -> RowSet:
 
 
 def _placed(columns: StoreColumns, partitions: int) -> tuple[Column, Column]:
-    """Return the partition of a row of Spark's reader, and 1 if the row belongs to another one."""
+    """Return a row's partition, and 1 if the row belongs to another partition, otherwise 0."""
     partition = F.col("partition_id")
     misplaced = partition != columns.owner_in_spark(partitions)
     return partition, misplaced.cast("int").alias("misplaced")

@@ -127,7 +127,7 @@ def _convert_batches(
     types: Mapping[str, str],
     schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows with columns of other types; ``types`` are their names."""
+    """Yield the rows with some columns cast; ``types`` names their new types in messages."""
     rows = 0
     for batch in table.read():
         if not batch.schema.equals(table.schema):

@@ -103,7 +103,7 @@ def test_the_newest_checkpoint_is_shown_first_and_is_not_counted(run: Run, tmp_p
     take(store)
     writer = threading.Thread(target=lambda: take(store))
     ids: list[tuple[int, bool]] = []
-    for found, is_new in followed(store, interval_s=0, stop_after=1, say=pytest.fail):
+    for found, is_new in followed(store, interval_s=0, stop_after=1, on_wait=pytest.fail):
         ids.append((found.checkpoint_id, is_new))
         if not is_new:
             writer.start()
@@ -209,7 +209,7 @@ def _read(terminal: int) -> bytes:
 def test_a_damaged_manifest_is_reported_and_following_continues(tmp_path: Path) -> None:
     store = uncompacted(tmp_path / "live")
     take(store)
-    found = followed(store, interval_s=0, stop_after=2, say=pytest.fail)
+    found = followed(store, interval_s=0, stop_after=2, on_wait=pytest.fail)
     assert next(found)[0].manifest is not None
     (tmp_path / "live" / "checkpoints" / "0000000002.json").write_text("{")
     damaged, _ = next(found)
@@ -237,19 +237,19 @@ def test_an_unavailable_store_is_reported_once_and_found_again(tmp_path: Path) -
     take(writer)
     storage, said = UnreliableStorage(str(tmp_path / "live")), []
 
-    def say(text: str) -> None:
+    def on_wait(text: str) -> None:
         said.append(text)
         take(writer)
         storage.is_away = False
 
-    found = followed(StateStore.open(storage), interval_s=0, stop_after=1, say=say)
+    found = followed(StateStore.open(storage), interval_s=0, stop_after=1, on_wait=on_wait)
     next(found)
     storage.is_away = True
     assert [one.checkpoint_id for one, _ in found] == [2]
     assert said == ["retrying after an error: gone away"]
     storage.is_away = True
     with pytest.raises(StorageError):
-        next(followed(StateStore.open(storage), interval_s=0, stop_after=1, say=say))
+        next(followed(StateStore.open(storage), interval_s=0, stop_after=1, on_wait=on_wait))
 
 
 def test_following_reads_only_listings_and_new_manifests(
@@ -266,7 +266,7 @@ def test_following_reads_only_listings_and_new_manifests(
         return real(self, reference)
 
     monkeypatch.setattr(StateStore, "checkpoint", checkpoint)
-    for _, is_new in followed(store, interval_s=0, stop_after=1, say=pytest.fail):
+    for _, is_new in followed(store, interval_s=0, stop_after=1, on_wait=pytest.fail):
         if not is_new:
             take(store)
     assert loaded == [3, 4]
@@ -290,7 +290,7 @@ def test_a_checkpoint_without_metrics_shows_none(run: Run, tmp_path: Path) -> No
     assert document["metrics"] is None
     assert "phases" not in run("show", "--store", golden).stdout
     found, _ = next(
-        followed(StateStore.open(str(golden)), interval_s=0, stop_after=1, say=pytest.fail)
+        followed(StateStore.open(str(golden)), interval_s=0, stop_after=1, on_wait=pytest.fail)
     )
     assert found.manifest is not None
     assert replace(found.manifest, metrics=None) == found.manifest

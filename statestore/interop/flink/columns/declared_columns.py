@@ -115,7 +115,7 @@ class ColumnFitter:
     ) -> Part:
         """Fit a column at a path.
 
-        ``inside`` says what a serializer by reflection belongs to: ``class`` for the field of a
+        ``inside`` is the place of a serializer by reflection: ``class`` for the field of a
         class, ``part`` for a part of such a field, and nothing outside of classes.
         """
         name = declared.name

@@ -252,7 +252,7 @@ def _single_column(flink_type: FlinkType, whole: pa.DataType, stored: pa.DataTyp
 
 
 def _row_key(row_type: RowType) -> Part:
-    """Return a row as one column, because the fields of a ``Row`` are hashed otherwise."""
+    """Return a row as one column, because a ``Row`` is hashed differently from its fields."""
     whole = pa.struct([field for field in row_type.arrow_type() if field.name != _ROW_KIND])
     single = _single_column(row_type, whole, _stored_type(whole, is_key=True))
 

@@ -203,7 +203,7 @@ class StateColumns:
         return replace(self, **parts, stored=schema)
 
     def with_value(self, value: Part) -> StateColumns:
-        """Return these columns with another value, which has the same names, and its types."""
+        """Return these columns with the types of another value; its names must be the same."""
         stored = self.stored
         if stored is not None:
             for name, column_type in zip(value.names, value.types, strict=True):

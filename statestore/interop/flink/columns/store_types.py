@@ -98,7 +98,7 @@ class Part:
         return self.join(arrays, rows.num_rows)
 
     def join(self, arrays: Sequence[pa.Array], count: int) -> pa.Array:
-        """Return the ``count`` values in columns; errors as in :meth:`values`."""
+        """Join columns into ``count`` values of Flink; raises the errors of :meth:`values`."""
         if not arrays:
             return self.to_flink(pa.nulls(count))
         if self.is_flat:
@@ -113,7 +113,7 @@ class Part:
         return dict(zip(self.names, self.split(values), strict=True))
 
     def split(self, values: pa.Array) -> list[pa.Array]:
-        """Return the columns for values of Flink; errors as in :meth:`columns`."""
+        """Split values of Flink into columns; raises the errors of :meth:`columns`."""
         converted = self.from_flink(values, self.stored)
         if not self.names:
             return []
@@ -151,7 +151,7 @@ def convert_column(array: pa.Array, to_flink: ToFlink, name: str) -> pa.Array:
 
 
 def _find_refused(array: pa.Array, to_flink: ToFlink) -> int:
-    """Return the place of the first value that cannot be converted; there must be one."""
+    """Return the index of the first value that cannot be converted; at least one must fail."""
     begin, end = 0, len(array)
     while end - begin > 1:
         middle = (begin + end) // 2

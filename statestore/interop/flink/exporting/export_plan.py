@@ -263,7 +263,7 @@ def _plan_operator(
 
 
 def _refuse_beside_splits(uid: str, states: _StatePlans) -> None:
-    """Refuse other states of a source, which has only its splits in Flink."""
+    """Refuse an operator with states in addition to its source splits."""
     names = [*(plan.state.name for plan in states.keyed)]
     names += [plan.state.name for plan in states.operator if plan.source_name is None]
     sources = [plan.state for plan in states.operator if plan.source_name is not None]

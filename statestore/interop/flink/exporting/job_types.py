@@ -259,7 +259,7 @@ class _Replacing:
     def _replace(
         self, before: FlinkType, part: str, names: dict[str, tuple[str, ...]]
     ) -> FlinkType:
-        """Replace a type whose fields are columns of their own."""
+        """Replace the type of a whole key or value, whose fields are columns."""
         if isinstance(before, TtlType | TtlAwareType):
             return replace(before, value=self._replace(before.value, part, names))
         if not isinstance(before, CaseClassType):

@@ -127,7 +127,7 @@ def element_columns(
 
 
 def _skip_copies(elements: Iterable[SubtaskElements]) -> Iterator[SubtaskElements]:
-    """Yield elements; of a broadcast state, only those of the first subtask that has them."""
+    """Yield the elements of all subtasks, but only the first copy of a broadcast state."""
     copied: set[str] = set()
     for element in elements:
         if element.info.name not in copied:

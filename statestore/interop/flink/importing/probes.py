@@ -149,7 +149,7 @@ def _find_recipe(
 
 
 def _has_proof(operator: FlinkOperator) -> bool:
-    """Return whether a wrong recipe would hardly hold for as many keys as the operator has."""
+    """Return whether the operator has enough keys to prove a recipe by their key groups."""
     if operator.metadata.max_parallelism == 1:
         return False
     needed = ceil(_PROOF_BITS / log2(operator.metadata.max_parallelism))

@@ -196,7 +196,7 @@ class StoredImport:
         left_out: Iterable[LeftOutState],
         ttl: Mapping[str, Duration],
     ) -> StoredImport:
-        """Find the operators that are the same, if ``_metadata`` has this digest."""
+        """Find the operators that the store imported unchanged from the same ``_metadata``."""
         if self.checkpoint is None or self.record is None or self.record.digest != digest:
             return self
         before, now = (
@@ -216,7 +216,7 @@ class StoredImport:
         return replace(self, same=frozenset(same))
 
     def carry(self, checkpoint: CheckpointWriter, uid: str) -> Iterator[ImportedState]:
-        """Carry all states of an operator that is the same, and yield their records."""
+        """Carry all states of an unchanged operator, and yield their import records."""
         assert self.checkpoint is not None, "only the operators of a checkpoint can be the same"
         assert self.record is not None, "the checkpoint was imported"
         for entry in self.checkpoint.manifest.entries:

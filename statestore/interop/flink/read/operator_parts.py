@@ -110,7 +110,7 @@ def read_whole_snapshot(data: bytes, name: str) -> SerializerSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """States up to a position, in a list that grows at its end; several paths can share a part."""
+    """A parsed state and the path before it, as a linked list; paths can share their beginning."""
 
     state: StateInfo
     before: _Path | None

@@ -199,16 +199,16 @@ class FlinkOperator:
             for part in [entries] if most_bytes is None else entries.parts(most_bytes):
                 yield self._read_rows(part, as_bytes, is_checked)
 
-    def operator_state(self, but: Collection[str] = ()) -> Iterator[SubtaskElements]:
-        """Yield operator state by subtask, except the states named in ``but``.
+    def operator_state(self, exclude: Collection[str] = ()) -> Iterator[SubtaskElements]:
+        """Yield operator state by subtask, except the states named in ``exclude``.
 
         A stream that has only excluded states is not read. Raises the errors of :meth:`entries`.
         """
-        for subtask, handle, what in _operator_streams(self, but):
+        for subtask, handle, what in _operator_streams(self, exclude):
             with _note_location(f"in the {what}"):
                 source = open_source(handle.stream, self.places, what)
                 for elements in read_operator_state(source, handle, subtask):
-                    if elements.info.name not in but:
+                    if elements.info.name not in exclude:
                         yield elements
 
     @property
@@ -230,23 +230,23 @@ class FlinkOperator:
         return rows
 
 
-def check_operator_state(operator: FlinkOperator, but: Collection[str] = ()) -> None:
+def check_operator_state(operator: FlinkOperator, exclude: Collection[str] = ()) -> None:
     """Check that operator state can be read, by its descriptions alone.
 
-    ``but`` are the names of states to skip. Raises the errors of :meth:`FlinkOperator.entries`.
+    ``exclude`` are the names of states to skip. Raises the errors of :meth:`FlinkOperator.entries`.
     """
-    for _, handle, what in _operator_streams(operator, but):
+    for _, handle, what in _operator_streams(operator, exclude):
         with _note_location(f"in the {what}"):
             read_descriptions(open_source(handle.stream, operator.places, what), handle)
 
 
 def _operator_streams(
-    operator: FlinkOperator, but: Collection[str]
+    operator: FlinkOperator, exclude: Collection[str]
 ) -> Iterator[tuple[int, OperatorHandle, str]]:
-    """Yield the subtask, handle and name of each stream that has a state other than ``but``."""
+    """Yield the subtask, handle and name of each stream that has a state other than ``exclude``."""
     for subtask in operator.metadata.subtasks:
         handle = subtask.operator
-        if handle is not None and not {part.name for part in handle.parts} <= {*but}:
+        if handle is not None and not {part.name for part in handle.parts} <= {*exclude}:
             yield (
                 subtask.index,
                 handle,

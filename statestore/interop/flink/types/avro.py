@@ -244,7 +244,7 @@ def make_fixed_layout(width: int) -> Layout:
     def write(array: pa.Array) -> pa.Array:
         refuse_nulls(array)
         if not pc.all(pc.equal(pc.binary_length(array), width), min_count=0).as_py():
-            raise InvalidArgumentError(f"a value of fixed({width}) has another length")
+            raise InvalidArgumentError(f"each value of fixed({width}) must have {width} bytes")
         return array.cast(BYTES)
 
     return Leaf(pa.binary(), width, read, write)

@@ -1,4 +1,4 @@
-"""What a type without parameters must define; :class:`Scalar` finds it by the type's name."""
+"""The definition of a type without parameters; :class:`Scalar` finds it by the type's name."""
 
 from __future__ import annotations
 

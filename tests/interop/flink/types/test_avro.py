@@ -214,7 +214,7 @@ def test_bytes_that_flink_does_not_write_are_damage(layout: Layout, raw: bytes) 
 
 
 def test_values_that_avro_cannot_represent_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"a value of fixed\(3\) has another length"):
+    with pytest.raises(InvalidArgumentError, match=r"each value of fixed\(3\) must have 3 bytes"):
         make_fixed_layout(3).write(pa.array([b"12"]))
     union = make_union_layout((None, INT, TEXT))
     wrong = pa.array([{"branch": 3, "f1": 1, "f2": None}], union.arrow_type())
