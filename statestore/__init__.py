@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from statestore.catalog.catalog import Checkpoint
     from statestore.engines.spark_modules import partition
     from statestore.engines.subtask_rows import key_groups, split_by_subtask
-    from statestore.format.compaction_policy import CompactionRule
+    from statestore.format.layers import CompactionRule
     from statestore.format.manifest import Manifest
     from statestore.format.state import StateKind, TimeToLive
     from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
@@ -94,7 +94,7 @@ _PLACES = {
     "CheckpointWriter": "snapshot.writer",
     "CompactionFailed": "listeners",
     "CompactionListener": "listeners",
-    "CompactionRule": "format.compaction_policy",
+    "CompactionRule": "format.layers",
     "IcebergTable": "publishing.iceberg_table",
     "KeyGroupAssignment": "keys.groups",
     "KeyGroupRange": "keys.groups",

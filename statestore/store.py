@@ -27,7 +27,7 @@ from statestore.display import (
 from statestore.durations import Duration, milliseconds_of
 from statestore.engines.spark_modules import spark_module
 from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.format.manifest import TABLE_FORMATS
 from statestore.format.state import LAYOUT_CHOICES, clock_ms
 from statestore.jobgraph.graph import JobGraph
@@ -36,8 +36,8 @@ from statestore.keys.ranges import RangeAssignment
 from statestore.listeners import CheckpointListener
 from statestore.maintenance.store_context import HasContext, StoreContext
 from statestore.parquet.writer import ParquetOptions
-from statestore.restore import selection as plan_command
 from statestore.restore import sql_query as query_command
+from statestore.restore import target as plan_command
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.plan import RestorePlan
 from statestore.restore.restored import RestoredCheckpoint, restored_event

@@ -13,7 +13,7 @@ from statestore import StateStore
 from statestore.catalog.fence import Upgrade
 from statestore.errors import FormatVersionError
 from statestore.format.documents import document_bytes
-from statestore.format.listed import list_of
+from statestore.format.handles import list_of
 from statestore.format.names import manifest_path, pin_path, savepoint_path
 from statestore.format.state import Layout
 from statestore.rows.digests import rows_digest

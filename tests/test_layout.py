@@ -13,7 +13,7 @@ from statestore import StateStore
 from statestore.errors import InvalidArgumentError, MalformedManifestError
 from statestore.format.documents import document_bytes
 from statestore.format.state import Layout
-from statestore.snapshot.state_request import ROWS_WORTH_A_FILE
+from statestore.snapshot.state_spec import ROWS_WORTH_A_FILE
 from tests.support.held import count_held
 from tests.support.stores import opened
 

@@ -17,13 +17,11 @@ from statestore.restore import key_states as key_command
 from statestore.restore import skew as skew_command
 from statestore.restore.compare_plans import Comparison, Prices
 from statestore.restore.key_group_weights import Weight
-from statestore.restore.key_history import KeyHistory, key_history
-from statestore.restore.key_states import KeyStates
+from statestore.restore.key_states import KeyHistory, KeyStates, key_history
 from statestore.restore.outer_join import join_checkpoints
 from statestore.restore.placement import LOCALITY, OperatorPlacement, place_operators
-from statestore.restore.selection import plan
 from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, RangeSkew, SkewReport, skews_of
-from statestore.restore.target import RestoreTarget, plan_target
+from statestore.restore.target import RestoreTarget, plan, plan_target
 from statestore.rows.dataframes import RowStream
 
 

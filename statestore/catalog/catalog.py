@@ -30,7 +30,7 @@ from statestore.errors import (
 )
 from statestore.format.documents import document_bytes, parse_document
 from statestore.format.files_json import file_list_to_json
-from statestore.format.listed import FileList, ListedFiles, list_of, read_all, totals_of
+from statestore.format.handles import FileList, ListedFiles, list_of, read_all, totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, TableFormat
 from statestore.format.manifest_json import (
     check_manifest_version,

@@ -21,7 +21,7 @@ from click.shell_completion import CompletionItem
 from statestore.cli.arguments import distinct, parse_instant
 from statestore.durations import milliseconds_of
 from statestore.errors import NotFoundError, StateStoreError
-from statestore.keys.hashing import HASH_SCHEMES
+from statestore.keys.key_types import HASH_SCHEMES
 from statestore.parsing import parse_integer
 from statestore.restore.byte_sizes import AUTO, bytes_of
 from statestore.restore.key_group_weights import Weight

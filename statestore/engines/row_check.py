@@ -16,9 +16,8 @@ from statestore.engines.rows import ArrowRows, fitted
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
 from statestore.parquet.writer import ParquetOptions
-from statestore.rows.key_group_runs import check_and_sort, equal_neighbours
+from statestore.rows.key_group_runs import NullKeys, check_and_sort, equal_neighbours
 from statestore.rows.lossless_cast import shorten
-from statestore.rows.null_keys import NullKeys
 from statestore.rows.python_values import display_rows
 from statestore.rows.sorting import KeyGroupBlock, slices_of, sorted_pieces
 

@@ -32,8 +32,7 @@ from statestore.parquet.writer import ParquetOptions, UncommittedFiles
 from statestore.rows.column_types import schema_of_arrow
 from statestore.rows.fit_columns import fit_table
 from statestore.rows.key_group_column import key_group_column, with_key_group, without_groups
-from statestore.rows.key_group_runs import ONE_ARRAY_BYTES
-from statestore.rows.null_keys import NullKeys
+from statestore.rows.key_group_runs import ONE_ARRAY_BYTES, NullKeys
 from statestore.rows.sorting import (
     KeyGroupBlock,
     key_group_pieces,

@@ -20,7 +20,7 @@ from statestore.engines.given_rows import as_table, rereadable
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.keys.arrow import key_groups as key_groups_of_columns
 from statestore.keys.groups import KeyGroupAssignment
-from statestore.keys.hashing import DEFAULT_HASH_SCHEME
+from statestore.keys.key_types import DEFAULT_HASH_SCHEME
 from statestore.rows.key_group_runs import combine_chunks
 from statestore.rows.pandas_rows import is_pandas
 

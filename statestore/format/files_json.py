@@ -1,6 +1,6 @@
 """The data files and layers of a state in a manifest, stored column by column, and lists of files.
 
-A long list of files is a separate document; ``listed.py`` gives the reason.
+A long list of files is a separate document; ``handles.py`` gives the reason.
 
 A document may have been written by anybody, so its names are not trusted: only names that its
 writer would create are accepted. A state's table must be in its operator's folder, and a data file
@@ -31,15 +31,18 @@ from statestore.format.documents import (
     report_place,
 )
 from statestore.format.handles import (
+    FileList,
     Footer,
     GroupIndex,
     Handle,
     KeyedStateHandle,
+    ListedFiles,
     OperatorStateHandle,
+    Totals,
     file_ranges,
+    totals_of,
 )
 from statestore.format.layers import change_state
-from statestore.format.listed import FileList, ListedFiles, Totals, totals_of
 from statestore.format.manifest import Entry, KeyedEntry, Layer, TableRef
 from statestore.format.names import (
     is_file_list,

@@ -28,10 +28,12 @@ from statestore.format.handles import (
     Handle,
     KeyedStateHandle,
     OperatorStateHandle,
+    Totals,
     file_ranges,
+    read_all,
+    totals_of,
 )
 from statestore.format.left_out import LeftOutState
-from statestore.format.listed import Totals, read_all, totals_of
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import KeyedState, OperatorState
 from statestore.jobgraph.graph import JobGraph
@@ -298,6 +300,13 @@ class OperatorEntry:
 
 Entry = KeyedEntry | OperatorEntry
 E = TypeVar("E", bound=Entry)
+StateName = tuple[str, str]
+"""The uid of an operator, and the name of a state."""
+
+
+def name_of(entry: Entry) -> StateName:
+    """Return operator uid and name of a state."""
+    return entry.state.uid, entry.state.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -459,7 +468,7 @@ def _uid(entry: Entry) -> str:
 
 def _find(manifest: Manifest, uid: str, name: str, among: tuple[E, ...]) -> E:
     for entry in among:
-        if (entry.state.uid, entry.state.name) == (uid, name):
+        if name_of(entry) == (uid, name):
             return entry
     raise StateNotFoundError(_not_found_text(manifest, uid, name))
 
@@ -469,7 +478,7 @@ def _not_found_text(manifest: Manifest, uid: str, name: str) -> str:
     if uid not in manifest.uids:
         return f"no operator {uid!r} in {where}; it has {_names(iter(manifest.uids))}"
     for entry in manifest.entries:
-        if (entry.state.uid, entry.state.name) == (uid, name):
+        if name_of(entry) == (uid, name):
             sort = "keyed" if isinstance(entry, KeyedEntry) else "operator"
             method = "keyed" if sort == "keyed" else "operator_state"
             return (

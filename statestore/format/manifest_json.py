@@ -52,8 +52,8 @@ from statestore.format.files_json import (
     refuse_foreign_folder,
     refuse_other_totals,
 )
+from statestore.format.handles import list_of
 from statestore.format.left_out import LeftOutState
-from statestore.format.listed import list_of
 from statestore.format.manifest import (
     BatchRecord,
     Entry,

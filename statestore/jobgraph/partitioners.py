@@ -31,7 +31,8 @@ from statestore.keys.groups import (
     key_group_of_hash,
     subtask_of_key_group,
 )
-from statestore.keys.hashing import DEFAULT_HASH_SCHEME, check_hash_scheme, key_hash
+from statestore.keys.hashing import key_hash
+from statestore.keys.key_types import DEFAULT_HASH_SCHEME, check_hash_scheme
 
 
 class StateMapper(StrEnum):

@@ -33,8 +33,7 @@ from statestore.keys.arrow_java import (
 from statestore.keys.arrow_types import check_key_type, check_tuple
 from statestore.keys.byte_hashes import Hashes, absorb, byte_spans, finish
 from statestore.keys.groups import key_group_of_hash
-from statestore.keys.hashing import DEFAULT_HASH_SCHEME, check_hash_scheme
-from statestore.keys.key_types import java_type
+from statestore.keys.key_types import DEFAULT_HASH_SCHEME, check_hash_scheme, java_type
 from statestore.keys.sql import SqlType, parse_sql_type
 
 if TYPE_CHECKING:

@@ -45,9 +45,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
-from statestore.keys.hashing import DEFAULT_HASH_SCHEME, check_hash_scheme
 from statestore.keys.java import MAX_TUPLE_ARITY
-from statestore.keys.key_types import COMPOSITES, NANOSECOND_TYPES, JavaType, java_type
+from statestore.keys.key_types import (
+    COMPOSITES,
+    DEFAULT_HASH_SCHEME,
+    NANOSECOND_TYPES,
+    JavaType,
+    check_hash_scheme,
+    java_type,
+)
 from statestore.keys.sql import parse_sql_type
 
 if TYPE_CHECKING:

@@ -15,21 +15,23 @@ match the three ways in which Flink 2.3 hashes keys. The same key has a differen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from statestore.errors import InvalidArgumentError, NullKeyError
 from statestore.keys.groups import key_group_of_hash
 from statestore.keys.java import java_hash, row_hash
-from statestore.keys.key_types import KeyType, Row, Typed
+from statestore.keys.key_types import (
+    DEFAULT_HASH_SCHEME,
+    HASH_SCHEMES,
+    KeyType,
+    Row,
+    Typed,
+    check_hash_scheme,
+)
 from statestore.keys.sql import binary_row, default_sql_type, sql_row_hash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-HASH_SCHEMES: Final = ("java", "flink-sql", "pyflink")
-"""Every scheme name, as recorded with a state."""
-
-DEFAULT_HASH_SCHEME: Final = "java"
 
 
 def key_group_of(
@@ -107,15 +109,6 @@ def sql_key_bytes(key: object, *, key_type: KeyType = None) -> bytes:
         raise InvalidArgumentError(f"the key has {len(columns)} columns but {len(names)} key types")
     pairs = [_unwrap(value, name) for value, name in zip(columns, names, strict=True)]
     return binary_row([value for value, _ in pairs], [name for _, name in pairs])
-
-
-def check_hash_scheme(name: str) -> str:
-    """Return ``name`` if it is a scheme; InvalidArgumentError listing the schemes otherwise."""
-    if name not in HASH_SCHEMES:
-        raise InvalidArgumentError(
-            f"hash scheme {name!r} does not exist: use one of {', '.join(HASH_SCHEMES)}"
-        )
-    return name
 
 
 def _unwrap(value: object, name: KeyType) -> tuple[object, str]:

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 KeyType: TypeAlias = "str | Sequence[KeyType] | None"
 """A type name; None to infer the type from the Python value; a sequence of these for a tuple."""
 
+HASH_SCHEMES: Final = ("java", "flink-sql", "pyflink")
+"""Every scheme name, as recorded with a state; ``hashing.py`` describes the schemes."""
+
+DEFAULT_HASH_SCHEME: Final = "java"
 NANOS_PER_SECOND: Final = 10**9
 NANOS_PER_DAY: Final = 86_400 * NANOS_PER_SECOND
 ROW_KINDS: Final = {"+I": 0, "-U": 1, "+U": 2, "-D": 3}
@@ -37,6 +41,15 @@ ROW_KINDS: Final = {"+I": 0, "-U": 1, "+U": 2, "-D": 3}
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _EPOCH_LOCAL: Final = datetime(1970, 1, 1)
 _EPOCH_INSTANT: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def check_hash_scheme(name: str) -> str:
+    """Return ``name`` if it is a scheme; InvalidArgumentError listing the schemes otherwise."""
+    if name not in HASH_SCHEMES:
+        raise InvalidArgumentError(
+            f"hash scheme {name!r} does not exist: use one of {', '.join(HASH_SCHEMES)}"
+        )
+    return name
 
 
 @dataclass(frozen=True, slots=True)

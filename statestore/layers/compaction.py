@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from statestore.format.compaction_policy import (
+from statestore.format.layers import (
     CompactionRule,
     layers_to_merge,
     overdue_layers,

@@ -14,14 +14,15 @@ from typing import Any, ClassVar
 
 from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.format.compaction_policy import (
+from statestore.format.layers import (
     CompactionRule,
     LayeredSpan,
     layers_to_merge,
+    live_rows,
+    live_without,
     spans_of,
     spans_to_fold,
 )
-from statestore.format.layers import live_rows, live_without
 from statestore.format.manifest import KeyedEntry, Layer, Manifest
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.compaction import Compactor

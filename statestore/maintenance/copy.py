@@ -35,7 +35,7 @@ from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.copy_files import FileCopy, data_files
 from statestore.maintenance.derive import DerivedReport, Deriver, Source
 from statestore.maintenance.store_context import HasContext, StoreContext
-from statestore.snapshot.prior_checkpoints import PriorCheckpoints
+from statestore.snapshot.pending_checkpoint import PriorCheckpoints
 from statestore.storage import Storage, open_storage
 
 

@@ -22,7 +22,7 @@ from statestore.catalog.catalog import Checkpoint, CheckpointRef
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.left_out import left_out_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
-from statestore.format.schema_evolution import digests_compare
+from statestore.format.schema import digests_compare
 from statestore.jobgraph.graph import Edge, JobGraph, Node
 from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.diff_report import (

@@ -27,8 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.format.manifest import KeyedEntry
-from statestore.format.schema import Schema
-from statestore.format.schema_evolution import digests_compare
+from statestore.format.schema import Schema, digests_compare
 from statestore.layers.key_group_contents import Parts, aligned_groups, group_parts, read_groups
 from statestore.maintenance.diff_report import ROWS_AT_ONCE, Example, GroupDifference, Hashes
 from statestore.rows.digests import Places, U64Array

@@ -32,12 +32,11 @@ from statestore.maintenance.diff_report import Example
 from statestore.parquet.reader import restored_schema
 from statestore.restore.lookup import rows_of_keys
 from statestore.restore.wanted_keys import WantedKeys, key_batch, key_group_of
+from statestore.rows.column_types import uuid_columns, with_uuids
 from statestore.rows.equality import matching_positions, matching_rows
-from statestore.rows.key_group_runs import key_groups_of, take_rows
-from statestore.rows.null_keys import NullKeys
+from statestore.rows.key_group_runs import NullKeys, key_groups_of, take_rows
 from statestore.rows.python_values import display_rows, table_of_dicts
 from statestore.rows.sorting import sorted_pieces
-from statestore.rows.uuids import uuid_columns, with_uuids
 from statestore.storage import Storage
 
 MOST_EXAMPLES = 20

@@ -47,9 +47,8 @@ from statestore.rows.column_types import ColumnErrors, arrow_schema
 from statestore.rows.digests import row_hashes
 from statestore.rows.equality import leaf_columns
 from statestore.rows.fit_columns import fit_table
-from statestore.rows.key_group_runs import key_groups_of
-from statestore.rows.null_keys import NullKeys
-from statestore.rows.rounded_floats import refuse_rounded
+from statestore.rows.key_group_runs import NullKeys, key_groups_of
+from statestore.rows.pandas_rows import refuse_rounded
 from statestore.rows.sorting import sorted_pieces
 from statestore.storage import Storage
 from statestore.storage.locks import temporary_folder

@@ -26,8 +26,7 @@ from statestore.errors import (
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.layers import are_changes
 from statestore.format.manifest import KeyedEntry
-from statestore.format.schema import Field, Schema
-from statestore.format.schema_evolution import common_type
+from statestore.format.schema import Field, Schema, common_type
 from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.merge import read_pieces

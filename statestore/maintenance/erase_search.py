@@ -31,8 +31,7 @@ from statestore.errors import (
     MalformedManifestError,
     StateStoreError,
 )
-from statestore.format.handles import Handle
-from statestore.format.listed import list_of, read_all
+from statestore.format.handles import Handle, list_of, read_all
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.names import (
     CHECKPOINTS,

@@ -24,15 +24,13 @@ from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.names import table_of
-from statestore.format.schema import DataType, Schema, type_text
-from statestore.format.schema_evolution import common_type
+from statestore.format.schema import DataType, Schema, common_type, type_text
 from statestore.format.state import KeyedState
 from statestore.jobgraph.operators import operator_id
 from statestore.restore.wanted_keys import key_batch
-from statestore.rows.column_types import arrow_schema, schema_of_arrow
+from statestore.rows.column_types import arrow_schema, schema_of_arrow, uuid_as_stored
 from statestore.rows.lossless_cast import brief_text
 from statestore.rows.python_values import column_of
-from statestore.rows.uuids import uuid_as_stored
 
 Selection: TypeAlias = pa.RecordBatch
 """One row: the columns that are compared, and the value of each."""

@@ -29,7 +29,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.format.listed import ListedFiles, list_of
+from statestore.format.handles import ListedFiles, list_of
 from statestore.format.manifest import Entry, Manifest
 from statestore.format.names import (
     CHECKPOINTS,

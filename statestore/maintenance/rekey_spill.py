@@ -45,8 +45,7 @@ from statestore.layers.merge import read_state
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.digests import rows_digest
-from statestore.rows.key_group_runs import key_groups_of
-from statestore.rows.null_keys import NullKeys
+from statestore.rows.key_group_runs import NullKeys, key_groups_of
 from statestore.rows.sorting import sorted_pieces
 from statestore.storage import Storage
 from statestore.storage.base import report_os_errors

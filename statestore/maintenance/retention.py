@@ -38,8 +38,7 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.format.documents import document_bytes
-from statestore.format.handles import Handle
-from statestore.format.listed import ListedFiles, list_of
+from statestore.format.handles import Handle, ListedFiles, list_of
 from statestore.format.manifest import Entry
 from statestore.format.names import CHECKPOINTS, folder_of, manifest_path
 from statestore.jobgraph.parallelism import check_positive

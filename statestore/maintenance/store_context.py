@@ -23,7 +23,7 @@ from statestore.catalog.catalog import (
 from statestore.catalog.fence import Fence
 from statestore.delta.state_table import StateTable, open_table
 from statestore.errors import StoreNotFoundError
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.listeners import Listeners
 from statestore.maintenance.derive import Deriver
 from statestore.parquet.writer import ParquetOptions

@@ -26,7 +26,7 @@ from statestore.errors import (
     StateNotFoundError,
     StateStoreError,
 )
-from statestore.format.listed import list_of, read_all
+from statestore.format.handles import list_of, read_all
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.names import data_file_id
 from statestore.jobgraph.operators import Operators
@@ -45,8 +45,7 @@ from statestore.maintenance.trend_report import (
 )
 from statestore.restore.key_group_weights import weights_of
 from statestore.restore.plan import OperatorPlan, plan_restore
-from statestore.restore.selection import select
-from statestore.restore.target import RestoreTarget, plan_target
+from statestore.restore.target import RestoreTarget, plan_target, select
 
 T = TypeVar("T")
 Planner = Callable[[Manifest, str], OperatorPlan]

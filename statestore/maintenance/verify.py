@@ -33,9 +33,8 @@ from statestore.errors import (
     MissingFileError,
     StoreNotFoundError,
 )
-from statestore.format.handles import Handle, KeyedStateHandle
+from statestore.format.handles import Handle, KeyedStateHandle, list_of
 from statestore.format.left_out import LeftOutState
-from statestore.format.listed import list_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.manifest_json import manifest_from_json
 from statestore.format.names import (

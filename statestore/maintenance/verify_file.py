@@ -44,8 +44,7 @@ from statestore.parquet.operator_elements import count_misplaced, stored_schema
 from statestore.parquet.reader import DataFile, open_data
 from statestore.rows.delete_markers import count_invalid_marks, upserts_of
 from statestore.rows.digests import row_hashes, rows_digest
-from statestore.rows.key_group_runs import key_groups_of
-from statestore.rows.null_keys import null_keys
+from statestore.rows.key_group_runs import key_groups_of, null_keys
 from statestore.rows.row_order import RowOrder
 from statestore.storage import Storage
 

@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 
 from statestore.display import counted
 from statestore.errors import DamagedFileError, MissingFileError, StateStoreError, StorageError
-from statestore.format.handles import Footer, Handle
-from statestore.format.listed import FileList, ListedFiles
+from statestore.format.handles import FileList, Footer, Handle, ListedFiles
 from statestore.format.manifest import Entry
 from statestore.storage import Storage
 

@@ -33,7 +33,7 @@ from statestore.parquet.writer import ParquetOptions
 from statestore.restore.output import Contents, publish_folder
 from statestore.restore.plan import OperatorPlan
 from statestore.restore.row_files import EXPORT_FORMATS, elements_reader, write_rows
-from statestore.restore.selection import select_operators
+from statestore.restore.target import select_operators
 
 if TYPE_CHECKING:
     from statestore.restore.restored import RestoredCheckpoint

@@ -26,8 +26,8 @@ from statestore.display import (
     table,
 )
 from statestore.errors import StateNotFoundError
+from statestore.format.handles import LazySequence, read_all, totals_of
 from statestore.format.left_out import LeftOutState
-from statestore.format.listed import LazySequence, read_all, totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.format.slices import KeyedPlan, assignment_of
 from statestore.jobgraph.matching import Matching

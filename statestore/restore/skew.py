@@ -34,7 +34,7 @@ from statestore.layers.merge import read_state
 from statestore.parquet.reader import open_data, row_groups_of
 from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.restore.plan import RestorePlan
-from statestore.restore.selection import select
+from statestore.restore.target import select
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 from statestore.rows.equality import first_of_equals

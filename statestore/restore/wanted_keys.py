@@ -16,14 +16,13 @@ from statestore.format.handles import KeyedStateSlice
 from statestore.format.schema import type_text
 from statestore.format.slices import ReadSlices
 from statestore.format.state import KeyedState
-from statestore.rows.column_types import arrow_schema
+from statestore.rows.column_types import arrow_schema, uuid_as_stored, uuid_columns
 from statestore.rows.digests import U64Array
 from statestore.rows.equality import hashes_of, matching_positions
 from statestore.rows.fit_columns import fit_table
 from statestore.rows.key_group_runs import key_groups_of, take_rows
 from statestore.rows.lossless_cast import brief_text
 from statestore.rows.python_values import column_of
-from statestore.rows.uuids import uuid_as_stored, uuid_columns
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from statestore.format.layers import are_changes
 from statestore.format.names import KEY_GROUP, MARK
 from statestore.format.state import KeyedState
 from statestore.rows.digests import Places
-from statestore.rows.equality import equal_rows, equal_values, leaf_columns
+from statestore.rows.equality import as_bytes, equal_rows, equal_values, leaf_columns
 from statestore.rows.key_group_column import check_groups
 from statestore.rows.key_group_runs import (
     ONE_ARRAY_BYTES,
@@ -40,7 +40,6 @@ from statestore.rows.key_group_runs import (
     sort_groups,
     take_rows,
 )
-from statestore.rows.list_order import as_bytes
 from statestore.rows.python_values import display_rows
 from statestore.storage.base import report_os_errors
 from statestore.storage.locks import temporary_folder

@@ -16,11 +16,17 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.names import KEY_GROUP
-from statestore.format.schema import DataType, Schema, same_type
-from statestore.format.schema_evolution import widens
+from statestore.format.schema import DataType, Schema, same_type, widens
 from statestore.format.state import KeyedState
 from statestore.rows.change_rows import width_of
-from statestore.rows.column_types import ColumnErrors, arrow_schema, arrow_type, schema_of_arrow
+from statestore.rows.column_types import (
+    ColumnErrors,
+    arrow_schema,
+    arrow_type,
+    schema_of_arrow,
+    uuid_columns,
+    with_uuids,
+)
 from statestore.rows.key_group_column import with_groups
 from statestore.rows.pandas_rows import (
     column_of_series,
@@ -35,7 +41,6 @@ from statestore.rows.python_values import (
     row_place,
     table_of_dicts,
 )
-from statestore.rows.uuids import uuid_columns, with_uuids
 
 
 @dataclass(frozen=True, eq=False)

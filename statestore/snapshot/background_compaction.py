@@ -29,7 +29,7 @@ Python's lock.
 
 **Why checkpoints rarely fold changes themselves.** A checkpoint that replaces the files that are
 being compacted makes the result useless. So while a compaction of the state is under way, a
-checkpoint with too large a backlog (``format/compaction_policy.py``) waits for the compaction
+checkpoint with too large a backlog (``format/layers.py``) waits for the compaction
 instead, at most as long as its changes took to write. The compaction is faster then: it no longer
 pauses, and has Python's lock for itself.
 """
@@ -45,13 +45,13 @@ from dataclasses import dataclass, field, replace
 from threading import Thread
 
 from statestore.errors import StateStoreError, StorageError
-from statestore.format.compaction_policy import (
+from statestore.format.handles import list_of
+from statestore.format.layers import (
     CompactionRule,
     is_overdue,
     is_urgent,
     needs_compaction,
 )
-from statestore.format.listed import list_of
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.layers.compaction import Compactor
 from statestore.layers.expiry import MERGED_BYTES

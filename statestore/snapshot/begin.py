@@ -14,7 +14,7 @@ from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Claim, Fence
 from statestore.delta.state_table import StateTable
 from statestore.errors import CommitConflictError, InvalidArgumentError
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.format.manifest import Batch, BatchRecord, Manifest, Writer, batch_of
 from statestore.format.manifest_json import manifest_to_json
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
@@ -26,8 +26,7 @@ from statestore.keys.ranges import RangeAssignment
 from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.background_compaction import BackgroundCompaction
 from statestore.snapshot.measurement import Measuring
-from statestore.snapshot.pending_checkpoint import PendingCheckpoint
-from statestore.snapshot.prior_checkpoints import PriorCheckpoints
+from statestore.snapshot.pending_checkpoint import PendingCheckpoint, PriorCheckpoints
 from statestore.snapshot.writer import CheckpointWriter
 
 

@@ -21,10 +21,9 @@ from statestore.format.state import KeyedState, OperatorState
 from statestore.jobgraph.operators import Operators
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.parquet.writer import ParquetOptions
-from statestore.snapshot.full_writer import add_time_column, with_types
-from statestore.snapshot.prior_checkpoints import PriorCheckpoints, StoredFacts
-from statestore.snapshot.state_request import keyed_state, operator_state
-from statestore.snapshot.state_spec import StateOptions, StateSpec
+from statestore.snapshot.pending_checkpoint import PriorCheckpoints, StoredFacts
+from statestore.snapshot.state_spec import StateOptions, StateSpec, keyed_state, operator_state
+from statestore.snapshot.state_writer import add_time_column, with_types
 from statestore.snapshot.writer import CheckpointWriter
 
 

@@ -11,15 +11,19 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotFoundError
-from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.format.manifest import (
+    Entry,
+    KeyedEntry,
+    Manifest,
+    OperatorEntry,
+    StateName,
+    name_of,
+)
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.groups import effective_max_parallelism
 from statestore.restore.restored import RestoredOperatorState
-from statestore.snapshot.full_writer import write_operator
-from statestore.snapshot.pending_checkpoint import PendingCheckpoint
-from statestore.snapshot.taken_names import Name, name_of
-
-LATEST = "latest"
+from statestore.snapshot.pending_checkpoint import LATEST, PendingCheckpoint
+from statestore.snapshot.state_writer import write_operator
 
 
 def carry(pending: PendingCheckpoint, uid: str, name: str, base: int | str) -> Entry:
@@ -34,7 +38,7 @@ def carry(pending: PendingCheckpoint, uid: str, name: str, base: int | str) -> E
     return _carry(pending, manifest, _find(pending, manifest, uid, name), uid)
 
 
-def left_out(pending: PendingCheckpoint, naming: Iterable[Name]) -> tuple[Name, ...]:
+def left_out(pending: PendingCheckpoint, naming: Iterable[StateName]) -> tuple[StateName, ...]:
     """Return the states that would be lost now; see ``CheckpointWriter.left_out``."""
     before = pending.parent
     if before is None or pending.rest_of is not None:
@@ -116,7 +120,9 @@ def _label(pending: PendingCheckpoint, before: Manifest, entry: Entry) -> str | 
     return pending.operators.label_of_id(before.operators.id_of(stored), stored)
 
 
-def _missing(pending: PendingCheckpoint, before: Manifest, known: Collection[Name]) -> list[Entry]:
+def _missing(
+    pending: PendingCheckpoint, before: Manifest, known: Collection[StateName]
+) -> list[Entry]:
     """Return the states of a checkpoint that the new checkpoint lacks, matched by operator id.
 
     Dropped states are also matched by label, because their operator may no longer be in the job
@@ -130,7 +136,7 @@ def _missing(pending: PendingCheckpoint, before: Manifest, known: Collection[Nam
     ]
 
 
-def _by_id(pending: PendingCheckpoint, known: Iterable[Name]) -> set[tuple[str, str]]:
+def _by_id(pending: PendingCheckpoint, known: Iterable[StateName]) -> set[tuple[str, str]]:
     """Return (operator id, name) of states given by their operators' labels."""
     ids_of = pending.operators.ids_of
     return {(operator_id, name) for uid, name in known for operator_id in ids_of(uid)}

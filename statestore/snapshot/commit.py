@@ -24,9 +24,9 @@ from statestore.errors import (
     ParallelismError,
     StorageError,
 )
-from statestore.format.compaction_policy import CompactionRule, is_overdue
+from statestore.format.handles import ListedFiles, list_of, listed_bytes, read_all
+from statestore.format.layers import CompactionRule, is_overdue
 from statestore.format.left_out import LeftOutState, still_left_out
-from statestore.format.listed import ListedFiles, list_of, listed_bytes, read_all
 from statestore.format.manifest import (
     BatchRecord,
     Entry,
@@ -34,6 +34,7 @@ from statestore.format.manifest import (
     Manifest,
     OperatorEntry,
     TableRef,
+    name_of,
     with_batch,
 )
 from statestore.format.manifest_json import manifest_to_json
@@ -45,7 +46,6 @@ from statestore.parquet.file_checks import check_sizes
 from statestore.parquet.writer import UncommittedFiles
 from statestore.snapshot.carry import carry_missing
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
-from statestore.snapshot.taken_names import name_of
 
 _log = logging.getLogger(__name__)
 

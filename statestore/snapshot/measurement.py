@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from statestore.format.listed import list_of
-from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.handles import list_of
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, StateName, name_of
 from statestore.format.metrics import (
     Amount,
     CheckpointMetrics,
@@ -23,9 +23,8 @@ from statestore.format.metrics import (
     amount_of,
 )
 from statestore.listeners import Listeners
-from statestore.snapshot.taken_names import Name, name_of
 
-K = TypeVar("K", str, Name)
+K = TypeVar("K", str, StateName)
 
 
 class Measuring:
@@ -40,11 +39,11 @@ class Measuring:
         self._listeners = listeners
         self._started = time.monotonic_ns()
         self._phases: dict[str, int] = {}
-        self._writes: dict[Name, int] = {}
-        self._written: dict[Name, Amount] = {}
-        self._bases: dict[Name, int | None] = {}
+        self._writes: dict[StateName, int] = {}
+        self._written: dict[StateName, Amount] = {}
+        self._bases: dict[StateName, int | None] = {}
         self._compacted = Amount()
-        self._declared: dict[Name, int] = {}
+        self._declared: dict[StateName, int] = {}
         self._is_reported = False
         self._lock = threading.Lock()
 
@@ -80,7 +79,7 @@ class Measuring:
         finally:
             self._add(self._writes, (uid, name), time.monotonic_ns() - started)
 
-    def write_seconds(self, names: Collection[Name]) -> float:
+    def write_seconds(self, names: Collection[StateName]) -> float:
         """Return the seconds that some states took to write so far, in total."""
         with self._lock:
             return sum(self._writes.get(name, 0) for name in names) / 1e9
@@ -127,7 +126,7 @@ class Measuring:
                 compaction=self._compacted,
             )
 
-    def _state(self, name: Name) -> StateMetrics:
+    def _state(self, name: StateName) -> StateMetrics:
         return StateMetrics(
             operator=name[0],
             state=name[1],

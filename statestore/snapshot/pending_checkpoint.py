@@ -1,22 +1,52 @@
-"""A checkpoint that is being taken: its fixed values, and the states that it has so far."""
+"""A checkpoint that is being taken: its states so far, and the prior checkpoints (I3).
+
+The stored form of a state is looked up in the newest checkpoint that has it. This is nearly always
+the newest checkpoint. A state that it lacks may have been left out for a while, so older
+checkpoints are searched too, but only if the operator has files in the store. So a new state costs
+one listing.
+
+The names of a checkpoint's states are unique, also after case folding. If a file system folds case,
+the folders of two names that differ only in case or in Unicode normalization are the same folder. A
+listing then has one spelling and a manifest the other, so a collection would treat the files of the
+second name as dead. So a name that folds to another's is refused, on any storage, because a store
+may be copied. Two such names that a store already has are accepted.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+import warnings
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
 from statestore.delta.state_table import StateTable
-from statestore.errors import InvalidArgumentError
-from statestore.format.compaction_policy import CompactionRule
+from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, MalformedManifestError
+from statestore.format.layers import CompactionRule
 from statestore.format.left_out import LeftOutState
-from statestore.format.manifest import Batch, Entry, KeyedEntry, Manifest, TableRef, Writer
+from statestore.format.manifest import (
+    Batch,
+    Entry,
+    KeyedEntry,
+    Manifest,
+    StateName,
+    TableRef,
+    Writer,
+    name_of,
+)
 from statestore.format.metrics import CheckpointMetrics
-from statestore.format.names import file_list_path, keyed_table
-from statestore.format.state import KeyedState
+from statestore.format.names import (
+    file_list_path,
+    fold_name,
+    keyed_table,
+    operator_folder,
+    operator_table,
+)
+from statestore.format.state import KeyedState, OperatorState
 from statestore.jobgraph.operators import Operators
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment, RangeAssignment
@@ -24,10 +54,231 @@ from statestore.parquet.keyed_writer import CheckpointFiles, KeyedTarget
 from statestore.parquet.writer import ParquetOptions, UncommittedFiles
 from statestore.snapshot.background_compaction import BackgroundCompaction
 from statestore.snapshot.measurement import Measuring
-from statestore.snapshot.prior_checkpoints import PriorCheckpoints
 from statestore.snapshot.subtask_writer import AttemptId, PendingSubtasks
-from statestore.snapshot.taken_names import Name, TakenNames, name_of
 
+
+@dataclass(frozen=True)
+class StoredFacts:
+    """The facts about a keyed state, from the newest prior checkpoint that has it.
+
+    ``entry`` is None for a new state. ``max_parallelism`` is the operator's, and None if no
+    checkpoint has a keyed state of the operator.
+    """
+
+    entry: KeyedEntry | None
+    max_parallelism: int | None
+
+    @property
+    def state(self) -> KeyedState | None:
+        """The state as it is stored."""
+        return None if self.entry is None else self.entry.state
+
+    @property
+    def base_rows(self) -> int | None:
+        """The number of rows of its base, without the rows of its changes."""
+        return None if self.entry is None else self.entry.rows - self.entry.changed_rows
+
+
+class PriorCheckpoints:
+    """The checkpoints of a store when they are first listed; manifests are read on demand."""
+
+    def __init__(self, catalog: Catalog, operators: Operators) -> None:
+        """Read nothing yet; ``operators`` are the calling job's operators."""
+        self._catalog, self._operators = catalog, operators
+        self._read: list[Manifest] = []
+        self._loaded: dict[int, Manifest] = {}
+
+    @cached_property
+    def _listed(self) -> tuple[tuple[int, ...], int]:
+        return self._catalog.visible_and_newest()
+
+    @cached_property
+    def _unread(self) -> list[int]:
+        return list(self._listed[0])
+
+    @property
+    def newest_id(self) -> int:
+        """The greatest id ever used, 0 if there is none; the first call lists the checkpoints."""
+        return self._listed[1]
+
+    def load(self, checkpoint: int | str) -> Manifest:
+        """Return a manifest as :meth:`Catalog.checkpoint` does; one given by number is cached."""
+        known = self._loaded.get(checkpoint) if type(checkpoint) is int else None
+        if known is not None:
+            return known
+        manifest = self._catalog.checkpoint(checkpoint).manifest
+        return self._loaded.setdefault(manifest.checkpoint_id, manifest)
+
+    def _load_listed(self, checkpoint_id: int) -> Manifest:
+        """Return the manifest of a listed checkpoint, which is not looked up again."""
+        if checkpoint_id not in self._loaded:
+            self._loaded[checkpoint_id] = self._catalog.load_header(checkpoint_id)
+        return self._loaded[checkpoint_id]
+
+    def newest(self) -> Manifest | None:
+        """Return the newest checkpoint, or None.
+
+        Raises MalformedManifestError if it cannot be read.
+        """
+        visible = self._listed[0]
+        return self._load_listed(visible[-1]) if visible else None
+
+    def before(self) -> Manifest | None:
+        """Return the newest readable checkpoint, or None."""
+        return self._read[0] if self._read else next(self._manifests(), None)
+
+    def stored(self, uid: str, name: str) -> StoredFacts:
+        """Return the facts about a keyed state from the newest checkpoint that has it."""
+        max_parallelism = None
+        for entry in self._entries(uid):
+            if not isinstance(entry, KeyedEntry):
+                continue
+            if max_parallelism is None:
+                max_parallelism = entry.state.max_parallelism
+            if entry.state.name == name:
+                return StoredFacts(entry, max_parallelism)
+        return StoredFacts(None, max_parallelism)
+
+    def newest_keyed(self, uid: str, name: str) -> KeyedEntry | None:
+        """Return a keyed state of the newest checkpoint, or None.
+
+        Raises MalformedManifestError if the newest manifest cannot be read.
+        """
+        manifest = self.newest()
+        return None if manifest is None else self.keyed_in(manifest, uid, name)
+
+    def keyed_in(self, manifest: Manifest, uid: str, name: str) -> KeyedEntry | None:
+        """Return a keyed state of a checkpoint, or None.
+
+        States are matched by operator id, because labels can move: in that checkpoint the operator
+        may have had another label, and another operator may have had its current label.
+        """
+        ids = self._operators.ids_of(uid)
+        for entry in manifest.keyed:
+            known = manifest.operators.id_of(entry.state.uid) in ids
+            if known and entry.state.name == name:
+                return entry
+        return None
+
+    def operator(self, uid: str, name: str) -> OperatorState | None:
+        """Return an operator state as it is stored in the newest checkpoint that has it."""
+        for entry in self._entries(uid):
+            if entry.state.name == name and isinstance(entry.state, OperatorState):
+                return entry.state
+        return None
+
+    def _entries(self, uid: str) -> Iterator[Entry]:
+        """Yield an operator's states, newest checkpoint first, matched by operator id."""
+        ids = self._operators.ids_of(uid)
+        for number, manifest in enumerate(self._manifests()):
+            for entry in manifest.entries:
+                if manifest.operators.id_of(entry.state.uid) in ids:
+                    yield entry
+            if number or self._operators.graph is not None:
+                continue  # in a job graph, an operator can have a new label
+            if not self._catalog.storage.list(operator_folder(uid)):
+                return
+
+    def _manifests(self) -> Iterator[Manifest]:
+        yield from self._read
+        while self._unread:
+            manifest = self._load(self._unread.pop())
+            if manifest is not None:
+                self._read.append(manifest)
+                yield manifest
+
+    def _load(self, checkpoint_id: int) -> Manifest | None:
+        """Return a manifest, or None if it is damaged, or was collected since the listing.
+
+        Such a checkpoint must not keep a job from taking its next checkpoint.
+        """
+        try:
+            return self._load_listed(checkpoint_id)
+        except CheckpointNotFoundError:
+            return None
+        except MalformedManifestError as error:
+            warnings.warn(f"{error}; using the previous checkpoint instead", stacklevel=8)
+            return None
+
+
+class TakenNames:
+    """The states of one checkpoint by name and by table, and the names of its predecessor."""
+
+    def __init__(self, stored: Iterable[StateName]) -> None:
+        """Start with no states; ``stored`` names the states of the newest checkpoint."""
+        self._stored = frozenset(stored)
+        self._stored_operators = frozenset(uid for uid, _ in self._stored)
+        self._states: dict[StateName, Entry] = {}
+        self._owners: dict[str, StateName] = {}
+        self._operators: defaultdict[str, set[str]] = defaultdict(set)
+        self._of_operator: defaultdict[StateName, set[str]] = defaultdict(set)
+        for name in self._stored:
+            self._add_folded(name)
+
+    def add(self, entry: Entry) -> None:
+        """Add a state that was written, declared or carried."""
+        name = name_of(entry)
+        self._states[name] = entry
+        self._owners[entry.table.path] = name
+        self._add_folded(name)
+
+    def refuse(self, uid: str, name: str, table: str | None = None) -> None:
+        """Raise InvalidArgumentError for a state that conflicts with one of the others.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            table: the folder of its table; None if the state will be written in full.
+        """
+        if (uid, name) in self._states:
+            raise InvalidArgumentError(
+                f"{self._states[uid, name].state} is already in this checkpoint; name it only once"
+            )
+        self._refuse_folded(uid, name)
+        for path in (
+            (keyed_table(uid, name), operator_table(uid, name)) if table is None else [table]
+        ):
+            if path in self._owners:
+                self._refuse_shared(path, (uid, name), is_new=table is None)
+
+    def _add_folded(self, name: StateName) -> None:
+        self._operators[fold_name(name[0])].add(name[0])
+        self._of_operator[name[0], fold_name(name[1])].add(name[1])
+
+    def _refuse_folded(self, uid: str, name: str) -> None:
+        for other in sorted(self._operators[fold_name(uid)] - {uid}):
+            if not {uid, other} <= self._stored_operators:
+                raise _clash("operators", other, uid)
+        for other in sorted(self._of_operator[uid, fold_name(name)] - {name}):
+            if not {(uid, name), (uid, other)} <= self._stored:
+                raise _clash(f"states of operator {uid!r}", other, name)
+
+    def _refuse_shared(self, table: str, name: StateName, *, is_new: bool) -> None:
+        """Refuse a state whose table already belongs to another operator's carried state.
+
+        That operator had another label when the table was written.
+        """
+        other = self._owners[table]
+        written, carried = (name, other) if is_new else (other, name)
+        raise InvalidArgumentError(
+            f"state {written[1]!r} of operator {written[0]!r} would be written to the table "
+            f"of state {carried[1]!r} of operator {carried[0]!r}, {table}, because that "
+            f"operator was named {written[0]!r} when its state was written. Instead of "
+            f"carrying or changing the state of {carried[0]!r}, write it in full in this "
+            f"checkpoint: checkpoint.write_keyed({carried[0]!r}, {carried[1]!r}, …); or give the "
+            "new operator another name"
+        )
+
+
+def _clash(label: str, name: str, other: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{label} {name!r} and {other!r} differ only in case or Unicode normalization: on a "
+        "file system that ignores case, their files would be in the same folder and could "
+        "not be distinguished; rename one"
+    )
+
+
+LATEST = "latest"
 USED = (
     "the 'with' block of this snapshot has already begun; take another snapshot: store.snapshot(…)"
 )
@@ -101,14 +352,14 @@ class PendingCheckpoint:
         self.replaced: Manifest | None = None
         self.left_out: tuple[LeftOutState, ...] = ()
         self.inherits_left_out = True
-        self.dropped: set[Name] = set()
+        self.dropped: set[StateName] = set()
         self.rest_of: int | str | None = None
         self.entered = self.left = False
         self.written: list[Entry] = []
-        self.awaited: dict[Name, PendingSubtasks] = {}
+        self.awaited: dict[StateName, PendingSubtasks] = {}
         self.carried: list[Entry] = []
-        self.changed: set[Name] = set()
-        self.rewritten: set[Name] = set()
+        self.changed: set[StateName] = set()
+        self.rewritten: set[StateName] = set()
         self.bases: dict[int, Manifest] = {}
         self.adopted: dict[str, list[str]] = {}
         self.new_files = CheckpointFiles(self.catalog.storage, self.checkpoint_id, self.parquet)
@@ -150,7 +401,7 @@ class PendingCheckpoint:
         return (*written, *(awaited.entry for awaited in self.awaited.values()))
 
     @property
-    def names(self) -> set[Name]:
+    def names(self) -> set[StateName]:
         """Operator uid and name of all states."""
         return {name_of(entry) for entry in self.entries}
 

@@ -26,12 +26,17 @@ from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntr
 from statestore.format.metrics import CheckpointMetrics
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.restore.plan import owners_of
-from statestore.snapshot.carry import LATEST, carry, left_out
-from statestore.snapshot.change_writer import write_against, write_changes
+from statestore.snapshot.carry import carry, left_out
 from statestore.snapshot.commit import abandon, commit, record
-from statestore.snapshot.full_writer import declare, write_full, write_operator
-from statestore.snapshot.pending_checkpoint import NOT_ENTERED, USED, PendingCheckpoint
+from statestore.snapshot.pending_checkpoint import LATEST, NOT_ENTERED, USED, PendingCheckpoint
 from statestore.snapshot.state_spec import Changes, StateOptions, StateSpec
+from statestore.snapshot.state_writer import (
+    declare,
+    write_against,
+    write_changes,
+    write_full,
+    write_operator,
+)
 from statestore.snapshot.subtask_writer import Acknowledgement, KeyedWriter
 
 

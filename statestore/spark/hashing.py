@@ -26,8 +26,7 @@ from pyspark.sql import types as T
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.keys.arrow_types import check_key_type, check_tuple
 from statestore.keys.groups import key_group_of_hash
-from statestore.keys.hashing import DEFAULT_HASH_SCHEME, check_hash_scheme
-from statestore.keys.key_types import java_type
+from statestore.keys.key_types import DEFAULT_HASH_SCHEME, check_hash_scheme, java_type
 from statestore.spark.arithmetic import divide, signed
 from statestore.spark.compat import TIME_TYPES
 from statestore.spark.hashing_java import (

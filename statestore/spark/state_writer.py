@@ -50,8 +50,7 @@ from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import Deletion, mark_of, named_columns
 from statestore.rows.fit_columns import fits_by_type
 from statestore.rows.key_group_column import check_groups, with_key_group, without_groups
-from statestore.rows.key_group_runs import key_groups_of
-from statestore.rows.null_keys import NullKeys
+from statestore.rows.key_group_runs import NullKeys, key_groups_of
 from statestore.rows.valid_values import refuse_invalid_values
 from statestore.spark.arithmetic import problem_of
 from statestore.spark.cached_rows import (

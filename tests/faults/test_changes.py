@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from statestore.errors import CorruptionError, StorageError
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.format.names import manifest_path
 from statestore.storage import LocalStorage, Storage
 from statestore.store import StateStore

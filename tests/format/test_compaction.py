@@ -11,16 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.format.compaction_policy import (
+from statestore.format.handles import GroupIndex, KeyedStateHandle
+from statestore.format.layers import (
     CompactionRule,
+    change_state,
     layers_to_merge,
+    live_rows,
+    live_without,
     overdue_layers,
     overdue_spans,
     spans_of,
     spans_to_fold,
 )
-from statestore.format.handles import GroupIndex, KeyedStateHandle
-from statestore.format.layers import change_state, live_rows, live_without
 from statestore.format.manifest import KeyedEntry, Layer, TableRef
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, Layout, StateKind

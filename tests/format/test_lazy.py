@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from statestore.format.listed import LazySequence
+from statestore.format.handles import LazySequence
 
 
 def test_items_are_computed_once_and_counted_before() -> None:

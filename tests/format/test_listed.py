@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from statestore.errors import MalformedManifestError
 from statestore.format.documents import document_bytes
 from statestore.format.files_json import file_list_to_json
-from statestore.format.listed import FileList, ListedFiles, list_of, totals_of
+from statestore.format.handles import FileList, ListedFiles, list_of, totals_of
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
 from statestore.format.names import file_list_path

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.format.schema import DataType, Field, Schema, same_columns
-from statestore.format.schema_evolution import changed_columns, widens
+from statestore.format.schema import DataType, Field, Schema, changed_columns, same_columns, widens
 
 SIMPLE = [
     *("byte", "short", "integer", "long", "float", "double", "boolean", "string", "binary"),

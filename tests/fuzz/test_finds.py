@@ -15,7 +15,7 @@ from statestore.parquet.reader import DataFile
 from statestore.restore import lookup
 from statestore.restore.restored import RestoredKeyedState, RestoredOperatorState
 from statestore.rows import change_rows, equality
-from statestore.snapshot import change_writer
+from statestore.snapshot import state_writer
 from statestore.store import StateStore
 from tests.fuzz.draws import draw_history
 from tests.fuzz.run import Runner, failures, shortest
@@ -33,7 +33,7 @@ def a_delete_is_ignored(patch: Patch) -> None:
         schema, tables = real(given, *states)
         return schema, (rows.filter(pc.less_equal(rows.column(MARK), 0)) for rows in tables)
 
-    patch.setattr(change_writer, "change_stream", broken)
+    patch.setattr(state_writer, "change_stream", broken)
 
 
 def the_last_row_group_is_skipped(patch: Patch) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from statestore import Changes as WrittenChanges
 from statestore import KeyGroupAssignment, OperatorKey, StateStore
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.parquet.writer import ParquetOptions
 from tests.fuzz.givers import arrow_kind, arrow_table, give, plain_table
 from tests.fuzz.history import (

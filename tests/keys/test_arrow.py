@@ -18,8 +18,8 @@ from statestore.errors import (
 )
 from statestore.keys.arrow import key_groups, key_hashes
 from statestore.keys.arrow_types import check_key_type
-from statestore.keys.hashing import HASH_SCHEMES, key_group_of, key_hash
-from statestore.keys.key_types import Typed
+from statestore.keys.hashing import key_group_of, key_hash
+from statestore.keys.key_types import HASH_SCHEMES, Typed
 from tests.support.columns import Vectors, java_vectors, refused, sql_vectors
 
 JAVA, SQL = java_vectors(), sql_vectors()

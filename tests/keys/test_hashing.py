@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, NullKeyError, UnsupportedTypeError
 from statestore.keys.groups import key_group_of_hash
-from statestore.keys.hashing import HASH_SCHEMES, key_group_of, key_hash, sql_key_bytes
+from statestore.keys.hashing import key_group_of, key_hash, sql_key_bytes
 from statestore.keys.java import string_hash
-from statestore.keys.key_types import RawBits, Row, Typed
+from statestore.keys.key_types import HASH_SCHEMES, RawBits, Row, Typed
 from tests.support.vectors import cases, key_cases, key_of, sql_value
 
 LONGS = st.integers(-(2**63), 2**63 - 1)

@@ -18,8 +18,7 @@ from statestore.errors import (
     InvalidArgumentError,
     StateNotFoundError,
 )
-from statestore.format.compaction_policy import CompactionRule
-from statestore.format.layers import live_rows
+from statestore.format.layers import CompactionRule, live_rows
 from statestore.keys.groups import KeyGroupRange
 from statestore.snapshot.state_spec import Changes
 from tests.snapshot.test_change_writer import ROWS, change, content, files, full, opened, table

@@ -20,8 +20,8 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.format.compaction_policy import CompactionRule
-from statestore.format.listed import list_of
+from statestore.format.handles import list_of
+from statestore.format.layers import CompactionRule
 from statestore.format.names import manifest_path, savepoint_path, tombstone_path
 from statestore.storage import Listed, LocalStorage, Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of

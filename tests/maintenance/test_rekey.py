@@ -230,7 +230,7 @@ def test_a_failed_run_leaves_no_files(store: StateStore) -> None:
         (
             {"hash_scheme": "md5"},
             InvalidArgumentError,
-            "unknown hash scheme 'md5'; the hash schemes are java",
+            "hash scheme 'md5' does not exist: use one of java",
         ),
         ({"max_parallelism": 0}, InvalidArgumentError, "max parallelism 0"),
         ({"max_parallelism": 32769}, InvalidArgumentError, "32769"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.layers.intact_key_groups import group_digests
 from statestore.maintenance.salvage import LostPart, SalvagedState
 from statestore.store import StateStore

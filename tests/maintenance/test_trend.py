@@ -13,7 +13,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, ParallelismError, StateNotFoundError
-from statestore.format.listed import list_of
+from statestore.format.handles import list_of
 from statestore.format.names import manifest_path
 from statestore.maintenance.trend import trend_of
 from statestore.maintenance.trend_report import StateTrend, StoreTrend

@@ -331,7 +331,7 @@ def test_names_that_duckdb_cannot_distinguish_get_a_number(
     """Snapshots now refuse names that differ only in case, but older stores have them."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     monkeypatch.setattr(
-        "statestore.snapshot.taken_names.TakenNames._refuse_folded", lambda *names: None
+        "statestore.snapshot.pending_checkpoint.TakenNames._refuse_folded", lambda *names: None
     )
     with store.snapshot(parallelism=1) as checkpoint:
         for number, uid in enumerate(["a", "A", "main", "temp", 'q"uote']):
@@ -375,7 +375,7 @@ def test_names_with_a_nul_are_neither_stored_nor_queried(
             checkpoint.write_broadcast("u", "s", rows.to_pylist())
         with pytest.raises(InvalidArgumentError, match="NUL"):
             checkpoint.write_union("u", "s", rows)
-    monkeypatch.setattr("statestore.snapshot.state_request.names_with_nul", lambda schema: ())
+    monkeypatch.setattr("statestore.snapshot.state_spec.names_with_nul", lambda schema: ())
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_keyed("u", "s", rows, key="k")
         checkpoint.write_keyed("u", "t", rows.select(["k"]), key="k")

@@ -15,7 +15,7 @@ from statestore.engines.given_rows import as_table
 from statestore.format.digest import combine
 from statestore.keys.arrow import key_groups
 from statestore.rows.digests import hash_array, rows_digest
-from statestore.rows.list_order import as_bytes
+from statestore.rows.equality import as_bytes
 from tests.support.strategies import Kind, ordered_kinds, value_kinds
 
 cuts = st.lists(st.integers(0, 4), max_size=4).map(lambda found: sorted([0, *found, 4]))

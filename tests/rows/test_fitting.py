@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 
 from statestore.errors import InvalidArgumentError
-from statestore.format.schema import PRIMITIVES, Schema
-from statestore.format.schema_evolution import widens
+from statestore.format.schema import PRIMITIVES, Schema, widens
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.fit_columns import fit_column, fit_table, fits_by_type
 from tests.support.key_values import schemas

@@ -13,8 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from statestore.rows.equality import equal_rows
-from statestore.rows.list_order import as_bytes
+from statestore.rows.equality import as_bytes, equal_rows
 from statestore.rows.row_order import RowOrder
 from tests.fuzz.givers import plain_table
 from tests.fuzz.history import Column

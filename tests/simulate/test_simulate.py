@@ -23,7 +23,7 @@ from statestore.maintenance import erase_search, gc, rekey
 from statestore.maintenance.copy_files import FileCopy
 from statestore.maintenance.erase_subject import ColumnSubject, KeySubject
 from statestore.snapshot import begin
-from statestore.snapshot.prior_checkpoints import PriorCheckpoints
+from statestore.snapshot.pending_checkpoint import PriorCheckpoints
 from statestore.storage import LocalStorage, local
 from tests.simulate.bucket import SimulatedS3
 from tests.simulate.disk import Disk

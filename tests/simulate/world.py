@@ -26,7 +26,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.maintenance import copy_files
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import Storage

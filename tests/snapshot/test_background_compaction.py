@@ -24,7 +24,7 @@ from statestore import (
     StateStore,
 )
 from statestore.errors import NullKeyError, StorageError
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry
 from statestore.layers.compaction import Compactor
 from statestore.maintenance.gc_mark import files_of
@@ -491,7 +491,7 @@ def test_a_forked_process_does_not_inherit_results(
 _JOB = """
 import sys, pyarrow as pa
 from statestore import StateStore
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 
 store = StateStore.open(sys.argv[1], table_format="parquet", compaction=CompactionRule(share=0.001))
 def rows(first, stop, value):

@@ -25,7 +25,7 @@ from statestore.errors import (
     StateNotFoundError,
     StorageError,
 )
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.format.names import manifest_path
 from statestore.jobgraph import JobGraph
 from statestore.layers.compaction import Compactor

@@ -20,9 +20,9 @@ from statestore.errors import (
     NullKeyError,
     SchemaMismatchError,
 )
-from statestore.format.compaction_policy import CompactionRule
 from statestore.format.digest import RowSet
 from statestore.format.documents import document_bytes
+from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import manifest_path
 from statestore.rows import key_group_runs as runs

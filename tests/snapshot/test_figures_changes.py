@@ -15,7 +15,7 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.restore.placement import place_operators
 from statestore.restore.plan import plan_restore
 from statestore.restore.target import RestoreTarget, plan_target
-from statestore.snapshot.prior_checkpoints import PriorCheckpoints
+from statestore.snapshot.pending_checkpoint import PriorCheckpoints
 from tests.support.forms import GROUPS, Checkpoints, users
 
 HALF = KeyGroupRange(0, GROUPS // 2 - 1)

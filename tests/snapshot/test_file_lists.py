@@ -16,7 +16,7 @@ from statestore import ParquetOptions, StateStore
 from statestore.cli.output import page
 from statestore.cli.verbs.collect import write_collected
 from statestore.errors import MalformedManifestError, StorageError
-from statestore.format.listed import list_of
+from statestore.format.handles import list_of
 from statestore.format.names import manifest_path
 from statestore.maintenance.retention import tombstone
 from statestore.snapshot.state_spec import Changes

@@ -9,7 +9,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError
-from statestore.snapshot import taken_names
+from statestore.snapshot import pending_checkpoint
 from statestore.storage import LocalStorage
 from tests.support.stores import opened
 from tests.support.writers import ROWS, stored_files
@@ -73,7 +73,7 @@ def test_a_store_that_has_both_names_stays_usable(
 ) -> None:
     """A store of an older release stays readable, and its job continues."""
     with monkeypatch.context() as patched:
-        patched.setattr(taken_names, "fold_name", lambda name: name)
+        patched.setattr(pending_checkpoint, "fold_name", lambda name: name)
         put(store, ("U", "n"), ("u", "N"))
     put(store, ("u", "n"), ("U", "n"), ("u", "N"))
     restored = store.restore(parallelism=1)

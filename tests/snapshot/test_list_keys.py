@@ -17,7 +17,7 @@ from statestore.errors import (
     NullKeyError,
     UnsupportedTypeError,
 )
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.parquet.writer import ParquetOptions
 from statestore.snapshot.state_spec import Changes
 from statestore.testing.reference import canonical

@@ -19,7 +19,7 @@ from statestore import (
     key_group_of,
 )
 from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.format.metrics import Amount, CheckpointMetrics, StateMetrics
 from statestore.listeners import Listeners
 from statestore.snapshot.measurement import Measuring

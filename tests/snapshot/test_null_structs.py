@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.errors import DuplicateKeyError
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.snapshot.state_spec import Changes
 from statestore.testing.reference import canonical
 from tests.support.examples import examples

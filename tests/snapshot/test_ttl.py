@@ -12,7 +12,7 @@ import pytest
 
 from statestore import StateStore, TimeToLive
 from statestore.errors import InvalidArgumentError, SchemaMismatchError, StateStoreError
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import slices_of
 from statestore.format.state import TtlVisibility

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.keys.arrow import key_groups, key_hashes
 from statestore.keys.groups import KeyGroupAssignment
-from statestore.keys.hashing import HASH_SCHEMES
+from statestore.keys.key_types import HASH_SCHEMES
 from statestore.spark.hashing import (
     check_spark_key,
     key_group_column,

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from statestore.format.compaction_policy import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.intact_key_groups import group_digests

@@ -15,7 +15,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from statestore.format.state import StateKind, TimeDomain
-from statestore.keys.hashing import DEFAULT_HASH_SCHEME, HASH_SCHEMES
+from statestore.keys.key_types import DEFAULT_HASH_SCHEME, HASH_SCHEMES
 from statestore.testing.reference import canonical
 
 if TYPE_CHECKING:

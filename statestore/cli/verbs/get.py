@@ -15,8 +15,7 @@ from statestore.cli.options import checkpoint_argument, key_option, state_option
 from statestore.cli.output import Output, Page, cell, json_text, table_of, value_text
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.state import KeyedState
-from statestore.restore.key_history import KeyAt
-from statestore.restore.key_states import KeyStates
+from statestore.restore.key_states import KeyAt, KeyStates
 from statestore.restore.wanted_keys import key_batch, key_group_of
 from statestore.store import StateStore
 

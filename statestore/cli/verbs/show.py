@@ -39,8 +39,8 @@ from statestore.format.state import Layout, StateKind, TimeDomain, TimeToLive
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.plan import RestorePlan
-from statestore.restore.selection import select
 from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, HotKeys, SkewedOperator, SkewReport
+from statestore.restore.target import select
 
 __all__ = ["ShownCheckpoint", "show_checkpoint", "write_checkpoint"]
 
