@@ -25,6 +25,11 @@ many change rows as it writes, so the backlog shrinks. An LSM tree stalls its wr
 reason. So a restore reads at most ``1 + 2 * most_share`` times the rows of the bases, plus the
 changes that arrive until an overdue span is folded.
 
+Small layers are overdue earlier: a checkpoint merges them once twice ``merge_layers`` of them wait,
+also during a compaction, whose layers it leaves alone. To a restore such a layer costs more for its
+file than for its rows, and a merge of a few rows costs a checkpoint little. So the number of layers
+grows with the logarithm of the number of checkpoints, however slow the compaction is.
+
 While a compaction of the state is under way, its result will replace most of the backlog, and a
 checkpoint that folded the same changes would make that result useless. So a checkpoint with overdue
 changes only waits for the compaction, at most as long as its changes took to write. It folds
@@ -261,6 +266,8 @@ def _adjacent_spans(
 # without a compaction of the state under way, and with one.
 _IDLE_SHARES, _IDLE_MERGES = 2, 4
 _COMPACTING_SHARES, _COMPACTING_MERGES = 6, 16
+# Layers that wait for a first merge are small if they have at most so many bytes together.
+_SMALL_MERGES, _SMALL_BYTES = 2, 4 * 2**20
 
 
 def needs_compaction(entry: KeyedEntry, rule: CompactionRule) -> bool:
@@ -305,9 +312,11 @@ def overdue_layers(entry: KeyedEntry, rule: CompactionRule, compacting: int | No
     that therefore stay; None if no compaction of the state is under way.
     """
     newer = replace(entry, layers=entry.layers[compacting or 0 :])
-    unmerged = sum(layer.depth == 0 for layer in newer.layers)
-    most = rule.merge_layers * (_IDLE_MERGES if compacting is None else _COMPACTING_MERGES)
-    return layers_to_merge(newer, rule) if unmerged >= most else 0
+    unmerged = [layer.entry.size_bytes for layer in newer.layers if layer.depth == 0]
+    merges = _IDLE_MERGES if compacting is None else _COMPACTING_MERGES
+    if sum(unmerged) <= _SMALL_BYTES:
+        merges = _SMALL_MERGES
+    return layers_to_merge(newer, rule) if len(unmerged) >= merges * rule.merge_layers else 0
 
 
 def is_overdue(entry: KeyedEntry, rule: CompactionRule, *, is_compacting: bool = False) -> bool:

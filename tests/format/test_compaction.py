@@ -164,7 +164,8 @@ def test_a_checkpoint_folds_overdue_spans_next_to_each_other() -> None:
 
 def test_more_layers_may_wait_while_a_compaction_is_under_way() -> None:
     rule, entry = CompactionRule(merge_layers=2), base((0, [10**9] * GROUPS))
-    waiting = tuple(layer(number, [1] * GROUPS) for number in range(1, 36))
+    large = [2**20 // GROUPS] * GROUPS
+    waiting = tuple(layer(number, large) for number in range(1, 36))
 
     def overdue(count: int, compacting: int | None = None) -> int:
         return overdue_layers(replace(entry, layers=waiting[:count]), rule, compacting)
@@ -172,6 +173,34 @@ def test_more_layers_may_wait_while_a_compaction_is_under_way() -> None:
     assert [overdue(count) for count in (7, 8, 31)] == [0, 8, 31]
     # The three oldest layers are part of the compaction.
     assert [overdue(count, 3) for count in (8, 34, 35)] == [0, 0, 32]
+
+
+def test_a_checkpoint_merges_small_layers_early() -> None:
+    """They cost a restore more than their rows do, so they do not wait for a compaction."""
+    rule, entry = CompactionRule(merge_layers=2), base((0, [10**9] * GROUPS))
+    small = tuple(layer(number, [1] * GROUPS) for number in range(1, 9))
+
+    def overdue(layers: tuple[Layer, ...], compacting: int | None = None) -> int:
+        return overdue_layers(replace(entry, layers=layers), rule, compacting)
+
+    assert [overdue(small[:count]) for count in (3, 4, 5)] == [0, 4, 5]
+    assert [overdue(small[:count], 3) for count in (4, 6, 7, 8)] == [0, 0, 4, 5]
+    rows = 4 * 2**20 // 10 - 3 * GROUPS  # four layers of 4 MiB together, then of one row more
+    largest = [
+        layer(9, [rows // GROUPS] * (GROUPS - 1) + [rows - rows // GROUPS * 7 + more])
+        for more in (0, 1)
+    ]
+    assert [overdue((*small[:3], one)) for one in largest] == [4, 0]
+
+
+@pytest.mark.parametrize("checkpoints", [100, 1000])
+def test_small_layers_stay_few_while_a_compaction_never_ends(checkpoints: int) -> None:
+    rule, entry = CompactionRule(), base((0, [10**9] * GROUPS))
+    for number in range(1, checkpoints + 1):
+        entry = replace(entry, layers=(*entry.layers, layer(number, [1] * GROUPS)))
+        entry = merged(entry, overdue_layers(entry, rule, 3))
+    most = (rule.merge_layers - 1) * math.log(checkpoints, rule.merge_layers)
+    assert len(entry.layers) <= 3 + 2 * rule.merge_layers + most
 
 
 @given(
