@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,6 @@ from statestore.format.schema import digests_compare
 from statestore.jobgraph.graph import Edge, JobGraph, Node
 from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.diff_report import (
-    ROWS_AT_ONCE,
     CheckpointDifference,
     Example,
     Other,
@@ -39,13 +37,13 @@ from statestore.maintenance.diff_rows import (
     ComparedSide,
     compare_groups,
     compare_whole,
+    examples_of,
     unlike_groups,
 )
 from statestore.maintenance.store_context import HasContext
 from statestore.parquet.operator_elements import elements_of
 from statestore.rows.equality import comparable_tables
 from statestore.rows.equality import matching_positions as matched
-from statestore.rows.python_values import display_rows
 from statestore.storage import MeteredStorage, Storage
 
 DEFAULT_EXAMPLES = 10
@@ -220,7 +218,7 @@ class _Comparison:
             known = not a.layers and not b.layers
             if known and tell and (a.rows, a.digest) == (b.rows, b.digest):
                 return difference
-            compared = compare_whole(*sides, self._keys, ROWS_AT_ONCE)
+            compared = compare_whole(*sides, self._keys)
         rows_a, rows_b = difference.rows_a, difference.rows_b
         return replace(
             difference,
@@ -380,24 +378,17 @@ def compare_elements(
         changed = np.intersect1d(removed, added, assume_unique=True)
         removed, added = np.setdiff1d(removed, changed), np.setdiff1d(added, changed)
     examples: list[Example] = []
-    for change, of_a, of_b in (
+    for change, *places in (
         ("changed", changed, changed),
         ("added", None, added),
         ("removed", removed, None),
     ):
         room = max(limit - len(examples), 0)
-        before: list[Any] | None = (
-            None if of_a is None else display_rows(old.take(pa.array(of_a[:room])))
+        before, after = (
+            None if found is None else elements.take(pa.array(found[:room]))
+            for elements, found in zip((old, new), places, strict=True)
         )
-        now: list[Any] | None = (
-            None if of_b is None else display_rows(new.take(pa.array(of_b[:room])))
-        )
-        size = len(before or now or ())
-        pairs = zip(before or [None] * size, now or [None] * size, strict=True)
-        for old_element, new_element in pairs:
-            examples.append(
-                Example(change=change, key_group=None, identity={}, a=old_element, b=new_element)
-            )
+        examples += examples_of(change, before, after)
     return ComparedElements(len(added), len(removed), len(changed), tuple(examples))
 
 

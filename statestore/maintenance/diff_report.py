@@ -17,7 +17,6 @@ from statestore.display import NotebookBar, Tone, bars, count, counted, figure, 
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
-from statestore.rows.digests import U64Array
 
 
 @dataclass(frozen=True)
@@ -275,10 +274,3 @@ def _list(names: Iterable[str]) -> str:
 
 def _text(value: Any) -> str | None:
     return None if value is None or value == "" else str(value)
-
-
-Hashes = tuple[U64Array, U64Array]
-"""The hash of the identity and the hash of all columns, for each row."""
-
-ROWS_AT_ONCE = 2**22
-"""How many rows of a side are known by their hashes at once when all of them are compared."""

@@ -6,19 +6,24 @@ changes of it. If not, it is read and merged. If a column has different types on
 digests may not be comparable, and the rows are compared as :mod:`statestore.rows.equality`
 defines.
 
-If the sides have different key groups, the rows of one key can be anywhere. Only then are hashes
-kept in memory: rows are identified by a 64-bit hash of their identity, and compared by a 64-bit
-hash of all columns. Among a million keys, the chance that two keys share a hash and are miscounted
-is about one in thirty million.
+If the sides have different key groups, the rows of one key can be anywhere. Then the rows of both
+sides are sorted by their identity, on disk if necessary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Hashable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Container,
+    Generator,
+    Hashable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import closing
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import groupby, zip_longest
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby, zip_longest
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -27,14 +32,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.format.manifest import KeyedEntry
-from statestore.format.schema import Schema, digests_compare
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Schema, common_columns, digests_compare
+from statestore.format.state import KeyedState, StateKind
+from statestore.layers.aligned_streams import paired_tables
 from statestore.layers.key_group_contents import Parts, aligned_groups, group_parts, read_groups
-from statestore.maintenance.diff_report import ROWS_AT_ONCE, Example, GroupDifference, Hashes
-from statestore.rows.digests import Places, U64Array
-from statestore.rows.equality import common_schema, comparable_tables, hashes_of, matching_rows
+from statestore.maintenance.diff_report import Example, GroupDifference
+from statestore.parquet.reader import add_key_group, restored_schema
+from statestore.rows.digests import Places
+from statestore.rows.equality import comparable_tables, matching_rows
 from statestore.rows.key_group_runs import take_rows
 from statestore.rows.python_values import display_rows
+from statestore.rows.sorting import sorted_pieces
 from statestore.storage import Storage
+
+CHANGES = ("changed", "added", "removed")
+_SORT_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True)
@@ -45,16 +58,6 @@ class ComparedSide:
     entry: KeyedEntry
     other: Schema
 
-    @cached_property
-    def columns(self) -> pa.Schema:
-        """The common columns, with types that can hold the values of both sides."""
-        return common_schema(self.entry.state.schema, self.other)
-
-    @cached_property
-    def identity_columns(self) -> pa.Schema:
-        """The common columns that identify a row."""
-        return pa.schema([self.columns.field(name) for name in self.identity])
-
     @property
     def identity(self) -> tuple[str, ...]:
         """The names of the columns that identify a row."""
@@ -63,6 +66,33 @@ class ComparedSide:
     def groups(self, wanted: Container[int]) -> Generator[tuple[int, pa.RecordBatch]]:
         """Yield the rows of the wanted key groups; a large key group comes in pieces."""
         return read_groups(self.storage, self.entry, wanted)
+
+    def by_identity(self, names: tuple[str, ...]) -> tuple[KeyedState, Iterator[pa.Table]]:
+        """Return all rows in the order of these identity columns, as if of one key group.
+
+        The columns have types that can hold the values of both sides, if there are such types.
+        """
+        own, common = self.entry.state, common_columns(self.entry.state.schema, self.other)
+        columns = {field.name: field for field in common.fields if field.name in names}
+        schema = Schema(tuple(columns.get(field.name, field) for field in own.schema.fields))
+        state = replace(
+            own,
+            kind=StateKind.VALUE,
+            schema=schema,
+            key=names,
+            key_types=names,
+            namespace=(),
+            entry=(),
+            max_parallelism=1,
+            ttl=None,
+            time_domain=None,
+        )
+        stored, cast = restored_schema(own.schema), restored_schema(schema)
+        batches = (
+            add_key_group(rows, 0, stored).cast(cast, safe=False)
+            for _, rows in self.groups(range(own.max_parallelism))
+        )
+        return state, sorted_pieces(batches, state, _SORT_BYTES)
 
     def parts(self) -> dict[int, Parts]:
         """Return the known facts (rows, digests) of each key group that has rows or changes."""
@@ -139,7 +169,8 @@ def compare_groups(
         for group, pieces in groupby(rows, key=itemgetter(0)):
             left.remove(group)
             changed = [
-                _compare(result, sample, group, (a, old), (b, new)) for _, old, new in pieces
+                _compare(result, sample, group, (a.entry.state, old), (b.entry.state, new))
+                for _, old, new in pieces
             ]
             result.differing += any(changed) or not same_columns
             result.read += 1
@@ -155,8 +186,11 @@ def compare_groups(
         if sample.room(group):
             with closing(side.groups({group})) as groups:
                 for _, rows in groups:
-                    table = pa.Table.from_batches([rows])
-                    sample.add(group, _examples(change, group, side, table, sample.room(group)))
+                    schema = restored_schema(side.entry.state.schema)
+                    table = pa.Table.from_batches([add_key_group(rows, group, schema)])
+                    first = table.slice(0, sample.room(group))
+                    before, after = (first, None) if change == "removed" else (None, first)
+                    sample.add(group, examples_of(change, before, after, side.identity))
                     if not sample.room(group):
                         break
             result.read += 1
@@ -176,88 +210,129 @@ def _known_rows(parts: dict[int, Parts], read: Container[int]) -> int | None:
     return None if any(len(counts) > 1 for counts in known) else sum(own[0][0] for own in known)
 
 
-def compare_whole(
-    a: ComparedSide, b: ComparedSide, limit: int, rows_at_once: int = ROWS_AT_ONCE
-) -> ComparedRows:
-    """Compare all rows of states with different key groups, a share of their hashes at a time.
-
-    Each side is read once per ``rows_at_once`` rows of the larger side, and once more if there are
-    examples to show. Each of these rows needs 16 bytes of memory.
-    """
-    result, rows_a, rows_b = ComparedRows(), 0, 0
-    passes = -(-max(a.entry.rows, b.entry.rows, 1) // rows_at_once)
-    found: dict[tuple[str, int], U64Array] = {}
-    for number in range(passes):
-        old, new = _select_hashes(a, number, passes), _select_hashes(b, number, passes)
-        removed, added, changed = _join(old, new)
-        rows_a, rows_b = rows_a + len(old[0]), rows_b + len(new[0])
-        result.removed += len(removed)
-        result.added += len(added)
-        result.changed += len(changed[0])
-        for change, ids in (
-            ("changed", old[0][changed[0]]),
-            ("added", new[0][added]),
-            ("removed", old[0][removed]),
-        ):
-            found[change, number] = ids[spread(len(ids), limit)]
-    result.rows_a, result.rows_b = rows_a, rows_b
-    shares = fair_shares({part: len(ids) for part, ids in found.items()}, limit)
-    shown = [
-        (change, int(row_id))
-        for (change, number), ids in found.items()
-        for row_id in ids[spread(len(ids), shares[change, number])]
-    ]
-    if shown:
-        wanted = np.array([row_id for _, row_id in shown], np.uint64)
-        before, now = _rows_by_hash(a, wanted), _rows_by_hash(b, wanted)
-        result.examples = tuple(
-            Example(
-                change=change,
-                key_group=None,
-                identity={name: (before.get(row_id) or now[row_id])[name] for name in a.identity},
-                a=before.get(row_id),
-                b=now.get(row_id),
-            )
-            for change, row_id in shown
+def compare_whole(a: ComparedSide, b: ComparedSide, limit: int) -> ComparedRows:
+    """Compare all rows of states with different key groups, in order of their identity."""
+    result, sample = ComparedRows(), ExampleSample(limit, range(len(CHANGES)))
+    states, rows = zip(*(side.by_identity(a.identity) for side in (a, b)), strict=True)
+    if states[0].schema.select(a.identity) == states[1].schema.select(a.identity):
+        pairs = paired_tables((states[0], rows[0]), (states[1], rows[1]))
+    else:  # the values of an identity column cannot be equal
+        none = [restored_schema(state.schema).empty_table() for state in states]
+        pairs = chain(((old, none[1]) for old in rows[0]), ((none[0], new) for new in rows[1]))
+    for old, new in pairs:
+        found = RowDifference.between(
+            (a.entry.state, old.drop_columns([KEY_GROUP])),
+            (b.entry.state, new.drop_columns([KEY_GROUP])),
         )
+        result.rows_a, result.rows_b = found.add_rows(result.rows_a, result.rows_b)
+        result.added += found.counts["added"]
+        result.removed += found.counts["removed"]
+        result.changed += found.counts["changed"]
+        for number, change in enumerate(CHANGES):
+            room = min(sample.room(number), found.counts[change])
+            sample.add(number, found.examples({change: room}))
+    result.examples = sample.examples()
     return result
+
+
+@dataclass(frozen=True)
+class RowDifference:
+    """Rows of two states with the same identity columns, and the positions of those that differ.
+
+    ``places`` has, by kind of change, the positions in each table; None for a table that lacks the
+    rows. The positions of changed rows correspond to each other.
+    """
+
+    tables: tuple[pa.Table, pa.Table]
+    identity: tuple[str, ...]
+    places: Mapping[str, tuple[Places | None, Places | None]]
+
+    @classmethod
+    def between(
+        cls, a: tuple[KeyedState, pa.Table], b: tuple[KeyedState, pa.Table]
+    ) -> RowDifference:
+        """Compare the common columns of two tables, which may also have ``key_group``."""
+        (state, old), (other, new) = a, b
+        left, right = comparable_tables(
+            (old.select(state.schema.names), state.schema),
+            (new.select(other.schema.names), other.schema),
+        )
+        in_a, in_b, same = matching_rows(left, right, state.identity)
+        removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)
+        added = np.setdiff1d(np.arange(new.num_rows), in_b, assume_unique=True)
+        places = {
+            "changed": (in_a[~same], in_b[~same]),
+            "added": (None, added),
+            "removed": (removed, None),
+        }
+        return cls((old, new), state.identity, places)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of rows by kind of change."""
+        pairs = ((change, pair[pair[0] is None]) for change, pair in self.places.items())
+        return {change: 0 if places is None else len(places) for change, places in pairs}
+
+    def add_rows(self, rows_a: int | None, rows_b: int | None) -> tuple[int | None, int | None]:
+        """Return the row counts of both sides after these rows; None if they are unknown."""
+        old, new = (rows.num_rows for rows in self.tables)
+        return (
+            None if rows_a is None else rows_a + old,
+            None if rows_b is None else rows_b + new,
+        )
+
+    def examples(self, wanted: Mapping[str, int]) -> list[Example]:
+        """Return the first rows as examples: as many of each kind of change as are ``wanted``."""
+        found: list[Example] = []
+        for change, most in wanted.items():
+            before, after = (
+                None if places is None else take_rows(rows, places[:most])
+                for rows, places in zip(self.tables, self.places[change], strict=True)
+            )
+            found += examples_of(change, before, after, self.identity)
+        return found
+
+
+def examples_of(
+    change: str, before: pa.Table | None, after: pa.Table | None, identity: Sequence[str] = ()
+) -> list[Example]:
+    """Return rows before and after a change as examples; None for a side that lacks them.
+
+    The key group is the column ``key_group`` of rows with an identity, if they have it.
+    """
+    (first, *_) = (rows for rows in (before, after) if rows is not None)
+    has_groups = bool(identity) and KEY_GROUP in first.column_names
+    groups = first.column(KEY_GROUP).to_pylist() if has_groups else [None] * first.num_rows
+    shown: list[list[Any]] = []
+    for rows in (before, after):
+        if rows is not None and has_groups:
+            rows = rows.drop_columns([KEY_GROUP])
+        shown.append([None] * len(groups) if rows is None else display_rows(rows))
+    return [
+        Example(
+            change=change,
+            key_group=group,
+            identity={name: (old or new)[name] for name in identity},
+            a=old,
+            b=new,
+        )
+        for group, old, new in zip(groups, *shown, strict=True)
+    ]
 
 
 def _compare(
     result: ComparedRows,
     sample: ExampleSample,
     group: int,
-    a: tuple[ComparedSide, pa.Table],
-    b: tuple[ComparedSide, pa.Table],
+    a: tuple[KeyedState, pa.Table],
+    b: tuple[KeyedState, pa.Table],
 ) -> bool:
     """Add the differences between some rows of a key group; return whether there are any."""
-    (side, _), (other, _) = a, b
-    schemas = [compared.entry.state.schema for compared in (side, other)]
-    old, new = (
-        rows.select(schema.names) for schema, (_, rows) in zip(schemas, (a, b), strict=True)
-    )
-    left, right = comparable_tables((old, schemas[0]), (new, schemas[1]))
-    in_a, in_b, same = matching_rows(left, right, side.identity)
-    differ = ~same
-    removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)
-    added = np.setdiff1d(np.arange(new.num_rows), in_b, assume_unique=True)
-    counts = {"changed": int(differ.sum()), "added": len(added), "removed": len(removed)}
-    _add_counts(result, group, **counts)
-    if result.rows_a is not None:
-        result.rows_a += old.num_rows
-    if result.rows_b is not None:
-        result.rows_b += new.num_rows
-    shares = fair_shares(counts, sample.room(group))
-    chosen: list[Example] = []
-    for change, owner, rows, places, others in (
-        ("changed", side, old, in_a[differ], take_rows(new, in_b[differ][: shares["changed"]])),
-        ("added", other, new, added, None),
-        ("removed", side, old, removed, None),
-    ):
-        first = take_rows(rows, places[: shares[change]])
-        chosen += _examples(change, group, owner, first, shares[change], others)
-    sample.add(group, chosen)
-    return any(counts.values())
+    found = RowDifference.between(a, b)
+    _add_counts(result, group, **found.counts)
+    result.rows_a, result.rows_b = found.add_rows(result.rows_a, result.rows_b)
+    sample.add(group, found.examples(fair_shares(found.counts, sample.room(group))))
+    return any(found.counts.values())
 
 
 def _add_counts(
@@ -280,66 +355,7 @@ def _add_counts(
     )
 
 
-def _examples(
-    change: str,
-    group: int,
-    side: ComparedSide,
-    rows: pa.Table,
-    most: int,
-    others: pa.Table | None = None,
-) -> list[Example]:
-    """Return the first ``most`` rows as examples; ``others`` are the rows of changed ones in b."""
-    first = display_rows(rows.slice(0, most))
-    second: list[Any] = [None] * len(first) if others is None else display_rows(others)
-    examples = []
-    for row, other in zip(first, second, strict=True):
-        identity = {name: row[name] for name in side.identity}
-        pair = (None, row) if change == "added" else (row, other)
-        examples.append(
-            Example(change=change, key_group=group, identity=identity, a=pair[0], b=pair[1])
-        )
-    return examples
-
-
-def _join(a: Hashes, b: Hashes) -> tuple[Places, Places, tuple[Places, Places]]:
-    """Return the positions of rows only in a, only in b, and in both with different values."""
-    _, old, new = np.intersect1d(a[0], b[0], assume_unique=True, return_indices=True)
-    other = a[1][old] != b[1][new]
-    alone_a, alone_b = np.ones(len(a[0]), bool), np.ones(len(b[0]), bool)
-    alone_a[old] = alone_b[new] = False
-    order = np.argsort(old[other])  # in stored order, not in hash order
-    changed = old[other][order], new[other][order]
-    return np.flatnonzero(alone_a), np.flatnonzero(alone_b), changed
-
-
-def _select_hashes(side: ComparedSide, number: int, passes: int) -> Hashes:
-    """Return the hashes of the rows that belong to one of several passes."""
-    pieces: list[Hashes] = []
-    for _, rows in side.groups(range(side.entry.state.max_parallelism)):
-        identity = hashes_of(rows, side.identity_columns)
-        values = hashes_of(rows, side.columns)
-        own = identity % np.uint64(passes) == number
-        pieces.append((identity[own], values[own]))
-    if not pieces:
-        return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
-    return np.concatenate([hashes for hashes, _ in pieces]), np.concatenate(
-        [places for _, places in pieces]
-    )
-
-
-def _rows_by_hash(side: ComparedSide, wanted: U64Array) -> dict[int, dict[str, Any]]:
-    """Return the rows whose identity has one of these hashes, by hash."""
-    rows_by_hash: dict[int, dict[str, Any]] = {}
-    for _, batch in side.groups(range(side.entry.state.max_parallelism)):
-        hashes = hashes_of(batch, side.identity_columns)
-        places = np.flatnonzero(np.isin(hashes, wanted))
-        rows_there = display_rows(batch.take(pa.array(places)))
-        rows_by_hash.update(zip(hashes[places].tolist(), rows_there, strict=True))
-    return rows_by_hash
-
-
 G = TypeVar("G", bound=Hashable)
-_CHANGES = ("changed", "added", "removed")
 
 
 class ExampleSample:
@@ -366,7 +382,7 @@ class ExampleSample:
         if not examples:
             return
         # In turns, so that a part of them has every kind of change.
-        by_change = [[e for e in examples if e.change == change] for change in _CHANGES]
+        by_change = [[e for e in examples if e.change == change] for change in CHANGES]
         turns = zip_longest(*by_change)
         self._examples.setdefault(group, []).extend(e for turn in turns for e in turn if e)
         shares = self._shares({number: len(kept) for number, kept in self._examples.items()})
@@ -381,7 +397,7 @@ class ExampleSample:
         return tuple(
             example
             for group in sorted(self._examples)
-            for example in sorted(self._examples[group], key=lambda e: _CHANGES.index(e.change))
+            for example in sorted(self._examples[group], key=lambda e: CHANGES.index(e.change))
         )
 
     def _shares(self, wanted: Mapping[int, int]) -> dict[int, int]:

@@ -9,19 +9,18 @@ keep their values.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.arguments import checked_fields
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import KeyedEntry
-from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
@@ -29,13 +28,14 @@ from statestore.layers.aligned_streams import paired_tables
 from statestore.layers.merge import read_pieces
 from statestore.layers.rewrite import RewrittenState, Write, owning_spans, rewrite_spans
 from statestore.maintenance.diff_report import Example
+from statestore.maintenance.diff_rows import RowDifference
 from statestore.parquet.reader import restored_schema
 from statestore.restore.lookup import rows_of_keys
 from statestore.restore.wanted_keys import WantedKeys, key_batch, key_group_of
 from statestore.rows.column_types import uuid_columns, with_uuids
-from statestore.rows.equality import matching_positions, matching_rows
-from statestore.rows.key_group_runs import NullKeys, key_groups_of, take_rows
-from statestore.rows.python_values import display_rows, table_of_dicts
+from statestore.rows.equality import matching_positions
+from statestore.rows.key_group_runs import NullKeys, key_groups_of
+from statestore.rows.python_values import table_of_dicts
 from statestore.rows.sorting import sorted_pieces
 from statestore.storage import Storage
 
@@ -211,7 +211,7 @@ def edit_keys(
         copied + work.rows,
         work.deleted,
         work.put,
-        tuple(work.examples.examples),
+        tuple(work.changes.examples),
     )
 
 
@@ -221,89 +221,38 @@ class _KeyEdit:
     def __init__(
         self, storage: Storage, entry: KeyedEntry, changes: EditChanges, memory_bytes: int
     ) -> None:
-        self._storage, self._entry, self._changes = storage, entry, changes
+        self._storage, self._entry, self._wanted = storage, entry, changes
         self._memory_bytes = memory_bytes
         self.rows = self.deleted = self.put = 0
-        self.examples = RowChanges(entry.state)
+        self.changes = RowChanges(entry.state)
 
     def rows_of(self, span: KeyGroupRange) -> Iterator[pa.Table]:
         """Yield the rows of a file with the changes applied, in ascending pieces."""
-        state, changed = self._entry.state, self._changes.groups
-        groups = changed[bisect_left(changed, span.first) : bisect_right(changed, span.last)]
-        put = [self._changes.put[group] for group in groups if group in self._changes.put]
-        self.put += sum(rows.num_rows for rows in put)
-        gone = _GoneRows(state, self.examples.room)
-        unchanged = self._unchanged_rows(span, groups, gone)
-        added = sorted_pieces(put, state, self._memory_bytes)
-        for pair in paired_tables((state, unchanged), (state, added)):
-            rows = pa.concat_tables(pair)
-            self.rows += rows.num_rows
-            yield rows
-        self.examples.add(*gone.compared_with(put))
-
-    def _unchanged_rows(
-        self, span: KeyGroupRange, groups: tuple[int, ...], gone: _GoneRows
-    ) -> Iterator[pa.Table]:
-        """Yield the stored rows of a file that are neither deleted nor replaced, sorted.
-
-        The other rows are added to ``gone``.
-        """
-        state, changes = self._entry.state, self._changes
+        state, changes = self._entry.state, self._wanted
+        groups = [group for group in changes.groups if group in span]
         deleted = [batch for group in groups for batch in changes.deleted.get(group, ())]
         keys = pa.Table.from_batches(deleted) if deleted else None
         put = [changes.put[group] for group in groups if group in changes.put]
-        identities = pa.concat_tables(put).select(state.identity) if put else None
-        for rows in read_pieces(self._storage, self._entry, reads_of(self._entry, span)):
-            found_groups = np.asarray(rows.column(KEY_GROUP))
-            first = bisect_left(groups, found_groups[0])
-            if first == len(groups) or groups[first] > found_groups[-1]:
-                yield rows
-                continue
-            if keys is not None:
-                rows, out = _split(rows, state.key, keys)
-                self.deleted += out.num_rows
-                if identities is not None:  # a row that is put again is a changed row
-                    out, again = _split(out, state.identity, identities)
-                    gone.add_replaced(again)
-                gone.add_deleted(out)
-            if identities is not None:
-                rows, out = _split(rows, state.identity, identities)
-                gone.add_replaced(out)
+        stored = read_pieces(self._storage, self._entry, reads_of(self._entry, span))
+        added = sorted_pieces(put, state, self._memory_bytes)
+        for old, new in paired_tables((state, stored), (state, added)):
+            rows = self._edited(old, new, keys)
+            self.rows += rows.num_rows
             yield rows
 
-
-class _GoneRows:
-    """The stored rows of some key groups that an edit deletes or replaces.
-
-    Only the first of them are in memory, as examples, and the identities of the replaced rows.
-    """
-
-    def __init__(self, state: KeyedState, room: int) -> None:
-        self._state, self._room = state, room
-        self._deleted = self._replaced = restored_schema(state.schema).empty_table()
-        self._hidden = self._replaced.select(state.identity)
-
-    def add_deleted(self, rows: pa.Table) -> None:
-        """Add rows whose key is deleted."""
-        first = self._first(rows, self._deleted)
-        self._deleted = pa.concat_tables([self._deleted, first])
-
-    def add_replaced(self, rows: pa.Table) -> None:
-        """Add rows with the identity of a new row."""
-        first = self._first(rows, self._replaced)
-        others = rows.slice(first.num_rows).select(self._state.identity)
-        self._replaced = pa.concat_tables([self._replaced, first])
-        self._hidden = pa.concat_tables([self._hidden, others])
-
-    def compared_with(self, put: Sequence[pa.Table]) -> tuple[pa.Table, pa.Table]:
-        """Return the examples, and the new rows that replace none or one of them."""
-        new = pa.concat_tables([restored_schema(self._state.schema).empty_table(), *put])
-        shown, _ = _split(new, self._state.identity, self._hidden)
-        return pa.concat_tables([self._replaced, self._deleted]), shown
-
-    def _first(self, rows: pa.Table, known: pa.Table) -> pa.Table:
-        """Return a copy of the rows for which there is room; a slice would keep all in memory."""
-        return take_rows(rows, np.arange(min(rows.num_rows, self._room - known.num_rows)))
+    def _edited(self, old: pa.Table, new: pa.Table, keys: pa.Table | None) -> pa.Table:
+        """Return stored rows without the deleted and the replaced ones, and the new rows."""
+        state = self._entry.state
+        gone = _flag(old, state.identity, new)
+        if keys is not None:
+            is_deleted = _flag(old, state.key, keys)
+            self.deleted += int(is_deleted.sum())
+            gone |= is_deleted
+        self.put += new.num_rows
+        if not gone.any() and not new.num_rows:
+            return old
+        self.changes.add(old.filter(pa.array(gone)), new)
+        return pa.concat_tables([old.filter(pa.array(~gone)), new])
 
 
 @dataclass
@@ -317,58 +266,22 @@ class RowChanges:
     changed: int = 0
     examples: list[Example] = field(default_factory=list)
 
-    @property
-    def room(self) -> int:
-        """The number of examples that are still wanted."""
-        return self.limit - len(self.examples)
-
     def add(self, before: pa.Table, after: pa.Table) -> None:
         """Compare rows of some key groups; rows with the same identity are a changed row.
 
         Both tables have the column ``key_group``. Equal rows do not count.
         """
-        names = self.state.schema.names
-        old_at, new_at, same = matching_rows(
-            before.select(names), after.select(names), self.state.identity
-        )
-        removed = np.setdiff1d(np.arange(before.num_rows), old_at, assume_unique=True)
-        added = np.setdiff1d(np.arange(after.num_rows), new_at, assume_unique=True)
-        self.added += len(added)
-        self.removed += len(removed)
-        self.changed += int((~same).sum())
-        self._show("changed", (before, old_at[~same]), (after, new_at[~same]))
-        self._show("removed", (before, removed), None)
-        self._show("added", None, (after, added))
-
-    def _show(
-        self,
-        change: str,
-        before: tuple[pa.Table, np.ndarray] | None,
-        after: tuple[pa.Table, np.ndarray] | None,
-    ) -> None:
-        room = self.room
-        sides = [
-            None if side is None else take_rows(side[0], side[1][:room]) for side in (before, after)
-        ]
-        (first, *_) = (rows for rows in sides if rows is not None)
-        groups = first.column(KEY_GROUP).to_pylist()
-        names = self.state.schema.names
-        shown = [
-            [None] * len(groups) if rows is None else display_rows(rows.select(names))
-            for rows in sides
-        ]
-        for group, old, new in zip(groups, *shown, strict=True):
-            identity = {name: (old or new)[name] for name in self.state.identity}
-            self.examples.append(
-                Example(change=change, key_group=group, identity=identity, a=old, b=new)
-            )
+        found = RowDifference.between((self.state, before), (self.state, after))
+        self.added += found.counts["added"]
+        self.removed += found.counts["removed"]
+        self.changed += found.counts["changed"]
+        for change in ("changed", "removed", "added"):
+            self.examples += found.examples({change: self.limit - len(self.examples)})
 
 
-def _split(rows: pa.Table, names: Sequence[str], gone: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Return the rows without these values in these columns, and the ones with them."""
-    places, _ = matching_positions(rows.select(names), gone.select(names))
-    if not len(places):
-        return rows, rows.schema.empty_table()
-    kept = np.ones(rows.num_rows, np.bool_)
-    kept[places] = False
-    return rows.filter(pa.array(kept)), rows.filter(pa.array(~kept))
+def _flag(rows: pa.Table, names: Sequence[str], wanted: pa.Table) -> npt.NDArray[np.bool_]:
+    """Return which rows have the values of one of the ``wanted`` rows in these columns."""
+    places, _ = matching_positions(rows.select(names), wanted.select(names))
+    flags = np.zeros(rows.num_rows, np.bool_)
+    flags[places] = True
+    return flags

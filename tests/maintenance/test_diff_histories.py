@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 from itertools import combinations
 from pathlib import Path
-from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
-from statestore.maintenance import diff as command
 from statestore.maintenance.diff_report import StateDifference
 from statestore.store import StateStore
 from tests.support.forms import FORMS, GROUPS, Checkpoints, Entries, Form, users
@@ -139,8 +137,7 @@ def test_sides_with_other_key_groups_are_compared_by_all_rows(tmp_path: Path, fo
         )
 
     def found_between() -> StateDifference:
-        with patch.object(command, "ROWS_AT_ONCE", 8):
-            (found,) = one.store.inspect.diff("latest", two.store.checkpoint()).states
+        (found,) = one.store.inspect.diff("latest", two.store.checkpoint()).states
         return found
 
     found = found_between()
