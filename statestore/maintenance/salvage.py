@@ -42,7 +42,7 @@ from statestore.maintenance.salvage_damage import (
     rewrite_elements,
 )
 from statestore.maintenance.store_context import HasContext
-from statestore.maintenance.verify import BrokenFile
+from statestore.maintenance.verify_file import BrokenFile
 from statestore.storage import Storage
 
 DEFAULT_KEYS = 100

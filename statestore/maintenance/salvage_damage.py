@@ -36,8 +36,7 @@ from statestore.layers.key_group_contents import (
     read_groups,
 )
 from statestore.listeners import Progress
-from statestore.maintenance.verify import BrokenFile
-from statestore.maintenance.verify_file import FileCheck, check_file, check_files
+from statestore.maintenance.verify_file import BrokenFile, check_file, check_files, checks_of
 from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.operator_elements import write_elements
 from statestore.parquet.reader import add_key_group, restored_schema
@@ -48,13 +47,14 @@ from statestore.storage import Storage
 
 
 @dataclass(frozen=True)
-class WholeGroup:
+class SalvageSource:
     """An intact key group of a checkpoint: its number of rows and keys, and some keys as examples.
 
     ``handle`` is the file that holds all of it; None if the key group has changes, or no rows.
     """
 
-    group: int
+    checkpoint_id: int
+    entry: KeyedEntry
     handle: KeyedStateHandle | None
     rows: int
     keys: int
@@ -77,22 +77,18 @@ def are_elements_intact(storage: Storage, entry: OperatorEntry) -> bool:
 
 def is_whole(storage: Storage, entry: KeyedEntry | OperatorEntry, handles: Collection[Any]) -> bool:
     """Return whether every byte of these files of a state is unchanged."""
-    checks = []
-    first_row = 0
-    for handle in entry.handles:
-        if handle in handles:
-            checks.append(FileCheck(storage, entry, handle, first_row, deep=True))
-        first_row += handle.rows
-    return all(check_file(check) is None for check in checks)
+    checks = checks_of(storage, entry, entry.handles, deep=True)
+    return all(check_file(check) is None for check in checks if check.handle in handles)
 
 
 def whole_groups(
     storage: Storage,
+    checkpoint_id: int,
     entry: KeyedEntry,
     wanted: Collection[int],
     damaged: Collection[str],
     limit: int,
-) -> Iterator[WholeGroup]:
+) -> Iterator[tuple[int, SalvageSource]]:
     """Yield the wanted key groups that are intact in a checkpoint, including empty ones.
 
     Files named in ``damaged`` are skipped. ``limit`` bounds the number of example keys over all key
@@ -111,9 +107,10 @@ def whole_groups(
             empty.add(group)
             continue
         limit -= len(examples)
-        yield WholeGroup(group, handles.get(group), count, keys, examples)
+        handle = handles.get(group)
+        yield group, SalvageSource(checkpoint_id, entry, handle, count, keys, examples)
     for group in sorted(empty):
-        yield WholeGroup(group, None, 0, 0, ())
+        yield group, SalvageSource(checkpoint_id, entry, None, 0, 0, ())
 
 
 def copy_groups(
@@ -168,19 +165,6 @@ def _keys(
         rows, keys = rows + batch.num_rows, keys + len(places)
         before = [own.slice(own.num_rows - 1)] if own.num_rows else before
     return rows, keys, tuple(examples)
-
-
-@dataclass(frozen=True)
-class SalvageSource:
-    """A checkpoint's intact copy of a key group.
-
-    ``handle`` is the file that holds all of it; None if the key group has changes, or no rows.
-    """
-
-    checkpoint_id: int
-    entry: KeyedEntry
-    handle: KeyedStateHandle | None
-    rows: int
 
 
 @dataclass
@@ -257,16 +241,13 @@ class OlderCheckpoints:
                 )
             unknown, unfilled = unknown - missing, unfilled - missing
             room = limit - len(copies.keys)
-            wanted = unknown | unfilled
-            for whole_group in whole_groups(self._storage, older, wanted, damaged, room):
-                if whole_group.group in unknown:
-                    copies.known[whole_group.group] = manifest.checkpoint_id, whole_group.keys
-                    copies.keys += whole_group.examples
-                if whole_group.group in unfilled:
-                    source = SalvageSource(
-                        manifest.checkpoint_id, older, whole_group.handle, whole_group.rows
-                    )
-                    copies.sources[whole_group.group] = source
+            number, wanted = manifest.checkpoint_id, unknown | unfilled
+            for group, source in whole_groups(self._storage, number, older, wanted, damaged, room):
+                if group in unknown:
+                    copies.known[group] = number, source.keys
+                    copies.keys += source.examples
+                if group in unfilled:
+                    copies.sources[group] = source
         return copies
 
     def elements(self, entry: OperatorEntry) -> ElementsCopy:
@@ -401,33 +382,20 @@ Damage = DamagedKeyed | DamagedElements
 
 def damaged_files(storage: Storage, manifest: Manifest, progress: Progress) -> list[DamagedFile]:
     """Check every byte and row of every file, several in parallel; return the damaged files."""
-    checks, owners = [], []
-    for entry in manifest.entries:
-        for part in entry.parts:
-            first_row = 0
-            for handle in part.handles:
-                checks.append(FileCheck(storage, part, handle, first_row, deep=True))
-                owners.append(entry)
-                first_row += handle.rows
+    owned = [
+        (entry, check)
+        for entry in manifest.entries
+        for part in entry.parts
+        for check in checks_of(storage, part, part.handles, deep=True)
+    ]
     damaged: list[DamagedFile] = []
-    progress(0, len(checks))
-    results = zip(owners, checks, check_files(checks), strict=True)
-    for done, (owner, check, flaws) in enumerate(results, start=1):
-        progress(done, len(checks))
-        if flaws is None:
-            continue
-        part, handle = check.entry, check.handle
-        groups = handle.key_groups if isinstance(handle, KeyedStateHandle) else None
-        broken = BrokenFile(
-            file=part.table.name_of(handle),
-            kind=flaws.kind,
-            what=flaws.what,
-            checkpoint_id=manifest.checkpoint_id,
-            operator=part.state.uid,
-            state=part.state.name,
-            key_groups=groups,
-        )
-        damaged.append(DamagedFile(owner, part, handle, broken))
+    progress(0, len(owned))
+    results = zip(owned, check_files(check for _, check in owned), strict=True)
+    for done, ((owner, check), flaws) in enumerate(results, start=1):
+        progress(done, len(owned))
+        if flaws is not None:
+            broken = check.broken(flaws, manifest.checkpoint_id)
+            damaged.append(DamagedFile(owner, check.entry, check.handle, broken))
     return damaged
 
 

@@ -33,7 +33,7 @@ from statestore.errors import (
     MissingFileError,
     StoreNotFoundError,
 )
-from statestore.format.handles import Handle, KeyedStateHandle, list_of
+from statestore.format.handles import Handle
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.manifest_json import manifest_from_json
@@ -47,31 +47,13 @@ from statestore.format.names import (
     manifest_path,
     writer_path,
 )
-from statestore.keys.groups import KeyGroupRange
 from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.store_context import HasContext
-from statestore.maintenance.verify_file import FileCheck, Flaws, check_files
+from statestore.maintenance.verify_file import BrokenFile, FileCheck, Flaws, check_files, checks_of
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 from statestore.storage import Storage
 
 ALL = "all"
-
-
-@dataclass(frozen=True, kw_only=True)
-class BrokenFile:
-    """A broken file, its owner, and its deviations.
-
-    ``kind`` is the kind of error that reading it would raise. ``checkpoint_id`` is None for
-    ``statestore.json``. Operator, state and key groups are None if a file has none.
-    """
-
-    file: str
-    kind: str
-    what: tuple[str, ...]
-    checkpoint_id: int | None = None
-    operator: str | None = None
-    state: str | None = None
-    key_groups: KeyGroupRange | None = None
 
 
 _COLUMNS = {
@@ -318,34 +300,17 @@ class _Run:
             self.size_bytes += check.handle.size_bytes
             self.progress(self.files, expected)
         for check in checks:
-            self._report(check, self.checked[check.subject], manifest.checkpoint_id)
-
-    def _report(self, check: FileCheck, flaws: Flaws | None, checkpoint_id: int) -> None:
-        if flaws is None:
-            return
-        entry, handle = check.entry, check.handle
-        self.broken.append(
-            BrokenFile(
-                file=entry.table.name_of(handle),
-                kind=flaws.kind,
-                what=flaws.what,
-                checkpoint_id=checkpoint_id,
-                operator=entry.state.uid,
-                state=entry.state.name,
-                key_groups=handle.key_groups if isinstance(handle, KeyedStateHandle) else None,
-            )
-        )
+            if (flaws := self.checked[check.subject]) is not None:
+                self.broken.append(check.broken(flaws, manifest.checkpoint_id))
 
     def _checks(self, manifest: Manifest) -> Iterator[FileCheck]:
         for entry in manifest.parts:
             self.tables.add(entry.table.path)
             if isinstance(entry, KeyedEntry):
                 self.tables.add(changes_table(entry.state.uid, entry.state.name))
-            first_row = 0
-            for handle in self._handles(entry, manifest.checkpoint_id):
-                self.named.add(entry.table.name_of(handle))
-                yield FileCheck(self.storage, entry, handle, first_row, self.deep)
-                first_row += handle.rows
+            handles = self._handles(entry, manifest.checkpoint_id)
+            self.named.update(map(entry.table.name_of, handles))
+            yield from checks_of(self.storage, entry, handles, deep=self.deep)
 
     def _handles(self, entry: Entry, checkpoint_id: int) -> Sequence[Handle]:
         """Return the files of a state; report a broken list of files, and return none."""

@@ -38,6 +38,7 @@ from statestore.format.names import (
     MARK,
 )
 from statestore.format.state import KeyedState, Layout, StateKind
+from statestore.keys.groups import KeyGroupRange
 from statestore.parquet.file_sources import WHOLE_FILE_BYTES
 from statestore.parquet.keyed_writer import file_schema
 from statestore.parquet.operator_elements import count_misplaced, stored_schema
@@ -76,6 +77,46 @@ class FileCheck:
     def held_bytes(self) -> int:
         """The bytes of the file that are in memory at the same time, at most."""
         return min(self.handle.size_bytes, WHOLE_FILE_BYTES) if self.deep else 0
+
+    def broken(self, flaws: Flaws, checkpoint_id: int) -> BrokenFile:
+        """Return the file as a broken file of a checkpoint."""
+        entry, handle = self.entry, self.handle
+        return BrokenFile(
+            file=entry.table.name_of(handle),
+            kind=flaws.kind,
+            what=flaws.what,
+            checkpoint_id=checkpoint_id,
+            operator=entry.state.uid,
+            state=entry.state.name,
+            key_groups=handle.key_groups if isinstance(handle, KeyedStateHandle) else None,
+        )
+
+
+def checks_of(
+    storage: Storage, entry: Entry, handles: Iterable[Handle], *, deep: bool
+) -> Iterator[FileCheck]:
+    """Yield the checks of all files of a state's base, or of one layer."""
+    first_row = 0
+    for handle in handles:
+        yield FileCheck(storage, entry, handle, first_row, deep)
+        first_row += handle.rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenFile:
+    """A broken file, its owner, and its deviations.
+
+    ``kind`` is the kind of error that reading it would raise. ``checkpoint_id`` is None for
+    ``statestore.json``. Operator, state and key groups are None if a file has none.
+    """
+
+    file: str
+    kind: str
+    what: tuple[str, ...]
+    checkpoint_id: int | None = None
+    operator: str | None = None
+    state: str | None = None
+    key_groups: KeyGroupRange | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from statestore.cli.drawing import counted, size
 from statestore.cli.options import checkpoint_argument
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of, write_first
 from statestore.format.names import KEY_GROUP
-from statestore.maintenance.verify import BrokenFile, VerifyReport
+from statestore.maintenance.verify import VerifyReport
+from statestore.maintenance.verify_file import BrokenFile
 
 __all__ = ["verify_checkpoint"]
 
