@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, ClassVar
 
 from statestore.catalog.catalog import CheckpointRef
-from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.errors import InvalidArgumentError
 from statestore.format.layers import (
     CompactionRule,
     LayeredSpan,
@@ -23,12 +23,13 @@ from statestore.format.layers import (
     spans_of,
     spans_to_fold,
 )
-from statestore.format.manifest import KeyedEntry, Layer, Manifest
+from statestore.format.manifest import KeyedEntry, Layer
 from statestore.keys.groups import KeyGroupRange
 from statestore.layers.compaction import Compactor
 from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.derive import DerivedReport
 from statestore.maintenance.store_context import HasContext
+from statestore.restore.target import keyed_entries
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
@@ -132,7 +133,7 @@ def compact(
     applied = None if everything else rule or store.parts.compaction or CompactionRule()
     plans = [
         _CompactionPlan.from_entry(entry, applied, only)
-        for entry in _select_entries(source.manifest, operator, state)
+        for entry in keyed_entries(source.manifest, operator, state)
         if entry.layers or (everything and entry.state.ttl is not None)
     ]
     is_needed = any(plan.steps for plan in plans)
@@ -167,28 +168,6 @@ def _range_of(key_groups: KeyGroupRange | str | None) -> KeyGroupRange | None:
             f"{key_groups!r} is not a range of key groups; write it as 0-31, or 7"
         )
     return KeyGroupRange(int(match[1]), int(match[2] or match[1]))
-
-
-def _select_entries(manifest: Manifest, uid: str | None, name: str | None) -> list[KeyedEntry]:
-    """Return the requested keyed states.
-
-    Raises StateNotFoundError if no state matches.
-    """
-    if uid is not None and name is not None:
-        return [manifest.keyed_entry(uid, name)]
-    named = [
-        entry
-        for entry in manifest.keyed
-        if uid in (None, entry.state.uid) and name in (None, entry.state.name)
-    ]
-    if not named and (uid, name) != (None, None):
-        subject = f"operator {uid!r}" if name is None else f"state {name!r}"
-        existing = ", ".join(str(entry.state) for entry in manifest.keyed) or "none"
-        raise StateNotFoundError(
-            f"checkpoint {manifest.checkpoint_id} has no keyed state of {subject}; "
-            f"it has {existing}"
-        )
-    return named
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,27 @@ class ComparedRows:
     differing: int = 0
     examples: tuple[Example, ...] = ()
 
+    def add(self, found: RowDifference, group: int | None = None) -> None:
+        """Add rows that were compared: of one key group, or without one if the sides differ."""
+        old, new = (rows.num_rows for rows in found.tables)
+        self.rows_a = None if self.rows_a is None else self.rows_a + old
+        self.rows_b = None if self.rows_b is None else self.rows_b + new
+        self.count(found.counts, group)
+
+    def count(self, counts: Mapping[str, int], group: int | None) -> None:
+        """Add the number of changed, added and removed rows, if there are any."""
+        if not any(counts.values()):
+            return
+        self.added += counts["added"]
+        self.removed += counts["removed"]
+        self.changed += counts["changed"]
+        if group is None:
+            return
+        if self.groups and self.groups[-1].key_group == group:  # another piece of this key group
+            before = vars(self.groups.pop())
+            counts = {change: before[change] + number for change, number in counts.items()}
+        self.groups.append(GroupDifference(key_group=group, **counts))
+
 
 def unlike_groups(a: ComparedSide, b: ComparedSide) -> tuple[int, ...]:
     """Return the key groups that differ according to the manifests; reads no files.
@@ -195,8 +216,7 @@ def compare_groups(
                         break
             result.read += 1
         count = (old.get(group) or new[group])[0][0]
-        counts = {"added": 0, "removed": 0, "changed": 0} | {change: count}
-        _add_counts(result, group, **counts)
+        result.count(dict.fromkeys(CHANGES, 0) | {change: count}, group)
         result.differing += 1
         on_group()
     result.groups.sort(key=lambda group: group.key_group)
@@ -224,10 +244,7 @@ def compare_whole(a: ComparedSide, b: ComparedSide, limit: int) -> ComparedRows:
             (a.entry.state, old.drop_columns([KEY_GROUP])),
             (b.entry.state, new.drop_columns([KEY_GROUP])),
         )
-        result.rows_a, result.rows_b = found.add_rows(result.rows_a, result.rows_b)
-        result.added += found.counts["added"]
-        result.removed += found.counts["removed"]
-        result.changed += found.counts["changed"]
+        result.add(found)
         for number, change in enumerate(CHANGES):
             room = min(sample.room(number), found.counts[change])
             sample.add(number, found.examples({change: room}))
@@ -272,14 +289,6 @@ class RowDifference:
         """The number of rows by kind of change."""
         pairs = ((change, pair[pair[0] is None]) for change, pair in self.places.items())
         return {change: 0 if places is None else len(places) for change, places in pairs}
-
-    def add_rows(self, rows_a: int | None, rows_b: int | None) -> tuple[int | None, int | None]:
-        """Return the row counts of both sides after these rows; None if they are unknown."""
-        old, new = (rows.num_rows for rows in self.tables)
-        return (
-            None if rows_a is None else rows_a + old,
-            None if rows_b is None else rows_b + new,
-        )
 
     def examples(self, wanted: Mapping[str, int]) -> list[Example]:
         """Return the first rows as examples: as many of each kind of change as are ``wanted``."""
@@ -329,30 +338,9 @@ def _compare(
 ) -> bool:
     """Add the differences between some rows of a key group; return whether there are any."""
     found = RowDifference.between(a, b)
-    _add_counts(result, group, **found.counts)
-    result.rows_a, result.rows_b = found.add_rows(result.rows_a, result.rows_b)
+    result.add(found, group)
     sample.add(group, found.examples(fair_shares(found.counts, sample.room(group))))
     return any(found.counts.values())
-
-
-def _add_counts(
-    result: ComparedRows, group: int, *, added: int, removed: int, changed: int
-) -> None:
-    # the sides have different columns, but the common ones are equal
-    if not added and not removed and not changed:
-        return
-    result.added += added
-    result.removed += removed
-    result.changed += changed
-    if (
-        result.groups and result.groups[-1].key_group == group
-    ):  # another piece of the same key group
-        before = result.groups.pop()
-        added, removed = added + before.added, removed + before.removed
-        changed += before.changed
-    result.groups.append(
-        GroupDifference(key_group=group, added=added, removed=removed, changed=changed)
-    )
 
 
 G = TypeVar("G", bound=Hashable)

@@ -22,7 +22,6 @@ from statestore.errors import (
     CorruptionError,
     InvalidArgumentError,
     ParallelismError,
-    StateNotFoundError,
     UnsupportedTypeError,
 )
 from statestore.format.documents import convert_json
@@ -45,6 +44,7 @@ from statestore.maintenance.rekey_spill import (
     write_range,
 )
 from statestore.maintenance.store_context import HasContext
+from statestore.restore.target import keyed_entries
 from statestore.rows.column_types import arrow_schema
 
 _SPREAD, _WRITTEN = "spread.json", "written.json"
@@ -128,7 +128,7 @@ def rekey(
     deriver = store.parts.deriver()
     source = deriver.load_source(checkpoint, from_older=from_older or dry_run)
     manifest = source.manifest
-    entries = select_entries(manifest, operator, state)
+    entries = keyed_entries(manifest, operator, state)
     states = [
         requested_state(manifest, entry, columns, hash_scheme, max_parallelism) for entry in entries
     ]
@@ -350,23 +350,6 @@ def check_request(
         )
     if hash_scheme is not None:
         check_hash_scheme(hash_scheme)
-
-
-def select_entries(manifest: Manifest, uid: str, name: str | None) -> list[KeyedEntry]:
-    """Return the keyed states of an operator, or the one of a name.
-
-    Raises StateNotFoundError, which lists the existing states.
-    """
-    if name is not None:
-        return [manifest.keyed_entry(uid, name)]
-    entries = [entry for entry in manifest.keyed if entry.state.uid == uid]
-    if not entries:
-        known = ", ".join(sorted({repr(entry.state.uid) for entry in manifest.keyed})) or "none"
-        raise StateNotFoundError(
-            f"checkpoint {manifest.checkpoint_id} has no keyed state of operator {uid!r}; "
-            f"operators with keyed state are {known}"
-        )
-    return entries
 
 
 def requested_state(

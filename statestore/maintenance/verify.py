@@ -33,7 +33,7 @@ from statestore.errors import (
     MissingFileError,
     StoreNotFoundError,
 )
-from statestore.format.handles import Handle
+from statestore.format.handles import Handle, list_of
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.manifest_json import manifest_from_json

@@ -25,6 +25,7 @@ from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import Schema, type_text
 from statestore.format.state import KeyedState, StateKind, clock_ms
 from statestore.restore.lookup import rows_of_key
+from statestore.restore.target import keyed_entries
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.dataframes import as_pandas, as_polars
 from statestore.rows.equality import same_rows
@@ -155,7 +156,7 @@ def key_states(
     """
     manifest, now_ms = checkpoint.manifest, clock_ms(now_ms)
     states, skipped = [], []
-    for entry in _select_entries(manifest, uid, name):
+    for entry in keyed_entries(manifest, uid, name):
         try:
             table = rows_of_key(checkpoint.storage, entry, key_of(entry.state), now_ms=now_ms)
             rows = tuple(
@@ -174,25 +175,6 @@ def key_states(
             f"{'; '.join(state.reason for state in skipped[:_MOST_NAMED])}"
         )
     return KeyStates(manifest.checkpoint_id, tuple(states), tuple(skipped))
-
-
-def _select_entries(
-    manifest: Manifest, uid: str | None, name: str | None
-) -> tuple[KeyedEntry, ...]:
-    if uid is not None and name is not None:
-        return (manifest.keyed_entry(uid, name),)
-    entries = tuple(
-        entry
-        for entry in manifest.keyed
-        if uid in (None, entry.state.uid) and name in (None, entry.state.name)
-    )
-    if entries or (uid is None and name is None):
-        return entries
-    known = ", ".join(sorted({e.state.uid if uid else e.state.name for e in manifest.keyed}))
-    missing = f"operator {uid!r} has no keyed state" if uid else f"no keyed state {name!r}"
-    raise StateNotFoundError(
-        f"{missing} in checkpoint {manifest.checkpoint_id}; the checkpoint has {known or 'none'}"
-    )
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,27 @@ def _select_subtasks(manifest: Manifest, plan: OperatorPlan, name: str) -> Opera
     )
 
 
+def keyed_entries(manifest: Manifest, uid: str | None, name: str | None) -> tuple[KeyedEntry, ...]:
+    """Return the keyed states of an operator, of a name, or all of them.
+
+    Raises StateNotFoundError, which lists the existing ones, if none has the operator and name.
+    """
+    if uid is not None and name is not None:
+        return (manifest.keyed_entry(uid, name),)
+    entries = tuple(
+        entry
+        for entry in manifest.keyed
+        if uid in (None, entry.state.uid) and name in (None, entry.state.name)
+    )
+    if entries or (uid is None and name is None):
+        return entries
+    known = ", ".join(sorted({e.state.uid if uid else e.state.name for e in manifest.keyed}))
+    missing = f"operator {uid!r} has no keyed state" if uid else f"no keyed state {name!r}"
+    raise StateNotFoundError(
+        f"{missing} in checkpoint {manifest.checkpoint_id}; the checkpoint has {known or 'none'}"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class RestoreTarget:
     """The target of a restore: a ``parallelism``, or the operators of a ``graph``.

@@ -240,7 +240,7 @@ def test_a_failed_run_leaves_no_files(store: StateStore) -> None:
         (
             {"operator": "x", "max_parallelism": 9},
             StateNotFoundError,
-            "no keyed state of operator 'x'",
+            "operator 'x' has no keyed state",
         ),
     ],
 )
