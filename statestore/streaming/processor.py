@@ -65,7 +65,7 @@ from statestore.streaming.processor_task import (
 )
 from statestore.streaming.progress import Progress
 from statestore.streaming.query_options import ProcessorOptions, QueryState
-from statestore.streaming.updates import Updated, worker_errors
+from statestore.streaming.updates import Updated, UpdateStrategy, worker_errors
 
 _WATERMARK = "spark.watermarkDelayMs"
 """The metadata key with which Spark marks the column of ``withWatermark``."""
@@ -74,7 +74,7 @@ _FEW_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
-class Processing:
+class Processing(UpdateStrategy):
     """The update of a query that runs a processor: the processor, its states and its modes."""
 
     uid: str

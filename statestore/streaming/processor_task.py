@@ -41,6 +41,7 @@ from statestore.spark.workers import warm_up_worker
 from statestore.streaming.handle import Changed, Handle, ProcessorClock, Variable
 from statestore.streaming.processor_states import HASH_SCHEME, ProcessorState, index_of, index_rows
 from statestore.streaming.python_values import arrow_column, first_unreadable, python_values
+from statestore.streaming.updates import cast_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -329,7 +330,7 @@ def _taker(task: ProcessorTask, batch: pa.RecordBatch, table: int) -> Callable[[
         return _in_turn(_tuples(task, rows, names, state.own, f"of state {state.name!r}"))
     schema = task.events if table == EVENTS else task.initial or T.StructType()
     if task.pandas:
-        return _frames_in_turn(_in_utc(rows.select(names), schema))
+        return _frames_in_turn(cast_rows(rows.select(names), arrow_schema_of(schema)))
     origin = "of the events" if table == EVENTS else "of the initial state"
     row = T.Row(*schema.names)
     plain = [
@@ -337,16 +338,6 @@ def _taker(task: ProcessorTask, batch: pa.RecordBatch, table: int) -> Callable[[
         for own in zip(names, schema, strict=True)
     ]
     return _in_turn([row(*values) for values in zip(*plain, strict=True)])
-
-
-def _in_utc(rows: pa.RecordBatch, schema: T.StructType) -> pa.Table:
-    """Return rows with timestamps in UTC; Spark passes them in the session's time zone."""
-    own = arrow_schema_of(schema)
-    columns = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(rows.columns, own, strict=True)
-    ]
-    return pa.table(columns, schema=own)
 
 
 def _in_turn(rows: list[Any]) -> Callable[[int], list[Any]]:

@@ -15,11 +15,12 @@ this package.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -188,7 +189,7 @@ class _KeyTask:
             ProcessorError: For an error in the function, and for a result that cannot be stored.
         """
         warm_up_worker()
-        events, old = _cast(events, self._events_schema), _cast(state, self._stored)
+        events, old = cast_rows(events, self._events_schema), cast_rows(state, self._stored)
         first = events if events.num_rows else old
         values: tuple[Any, ...] = ()
         try:
@@ -205,7 +206,7 @@ class _KeyTask:
         marked = rows.append_column(_CLEARED, pa.repeat(False, rows.num_rows))
         if not self._has_all_entries(old, rows):
             marked = pa.concat_tables([self._mark(old), marked])
-        return _cast(marked, self._marked_schema)
+        return cast_rows(marked, self._marked_schema)
 
     def _mark(self, old: pa.Table) -> pa.Table:
         """Return a row that marks a key as cleared; all columns but the key's are null."""
@@ -241,7 +242,7 @@ class _KeyTask:
         return {*entries[: old.num_rows]} <= {*entries[old.num_rows :]}
 
 
-def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def cast_rows(rows: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
     """Cast rows to types with the same values: timestamps in UTC, other offset sizes."""
     columns = [
         column if column.type == field.type else column.cast(field.type)
@@ -274,24 +275,27 @@ Update = Callable[
 ]
 
 
-class UpdateStrategy(Protocol):
-    """The update of a query, and the states and keys that it needs."""
+class UpdateStrategy(ABC):
+    """The update of a query, and the states and keys that it needs.
+
+    The defaults are those of an update that is only called for events.
+    """
+
+    deleted: tuple[str, ...] = ()
+    """The names of stored states that the update has deleted."""
+    needs_keys: ClassVar[bool] = False
+    """Whether a micro-batch without keys changes nothing, except the first one."""
 
     @property
     def has_timers(self) -> bool:
         """Whether the passage of time alone can require an update."""
+        return False
 
-    @property
-    def needs_keys(self) -> bool:
-        """Whether a micro-batch without keys changes nothing, except the first one."""
-
-    @property
-    def deleted(self) -> tuple[str, ...]:
-        """The names of stored states that the update has deleted."""
-
+    @abstractmethod
     def states(self, events: StructType) -> dict[str, QueryState]:
         """Return the states that the query keeps, for events of these columns."""
 
+    @abstractmethod
     def owns(self, name: str) -> bool:
         """Return whether a stored state of the operator is a state of this update."""
 
@@ -303,15 +307,19 @@ class UpdateStrategy(Protocol):
         progress: Progress,
     ) -> pa.Table:
         """Return the keys to process, from the keys of the events."""
+        return keys
 
     def outdated(self, restored: RestoredCheckpoint, progress: Progress) -> list[str]:
         """Return the names of derived states that must be rebuilt."""
+        return []
 
     def rebuild(
         self, name: str, restored: RestoredCheckpoint, batch: MicroBatch
     ) -> pa.RecordBatchReader | None:
         """Return the rows of a derived state, built again; None for a state that is not derived."""
+        return None
 
+    @abstractmethod
     def run(
         self,
         events: DataFrame,
@@ -327,16 +335,12 @@ class UpdateStrategy(Protocol):
 
 
 @dataclass(frozen=True)
-class FunctionUpdate:
+class FunctionUpdate(UpdateStrategy):
     """The update of a query that calls a function with DataFrames."""
 
     operator: str
     declared: Mapping[str, str | QueryState]
     update: Update
-
-    has_timers = False
-    needs_keys = False
-    deleted = ()
 
     def states(self, events: StructType) -> dict[str, QueryState]:
         """Return the declared states."""
@@ -348,26 +352,6 @@ class FunctionUpdate:
     def owns(self, name: str) -> bool:
         """Return whether the state is declared."""
         return name in self.declared
-
-    def keys(
-        self,
-        keys: pa.Table,
-        restored: RestoredCheckpoint | None,
-        batch: MicroBatch,
-        progress: Progress,
-    ) -> pa.Table:
-        """Return the keys of the events."""
-        return keys
-
-    def outdated(self, restored: RestoredCheckpoint, progress: Progress) -> list[str]:
-        """Return an empty list: no state is derived."""
-        return []
-
-    def rebuild(
-        self, name: str, restored: RestoredCheckpoint, batch: MicroBatch
-    ) -> pa.RecordBatchReader | None:
-        """Return None: no state is derived."""
-        return None
 
     def run(
         self,
