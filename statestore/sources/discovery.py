@@ -13,9 +13,9 @@ broker.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Literal, get_args, get_type_hints
+from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from statestore.errors import IncompatibleStateError, InvalidArgumentError
 from statestore.sources.mirror_translation import Translation
@@ -98,13 +98,17 @@ class Policies:
 
     def __post_init__(self) -> None:
         """Refuse unknown policy values."""
-        hints = get_type_hints(Policies)
-        for field in fields(Policies):  # without the fields of a subclass
-            words, policy = get_args(hints[field.name]), getattr(self, field.name)
-            if policy not in words:
-                raise InvalidArgumentError(
-                    f"{field.name} must be one of {', '.join(words)}, not {policy!r}"
-                )
+        check_words(self)
+
+
+def check_words(options: object) -> None:
+    """Raise InvalidArgumentError for a field that is not one of the words of its type."""
+    for name, annotation in get_type_hints(type(options)).items():
+        words = get_args(annotation) if get_origin(annotation) is Literal else ()
+        if words and getattr(options, name) not in words:
+            raise InvalidArgumentError(
+                f"{name} must be one of {', '.join(words)}, not {getattr(options, name)!r}"
+            )
 
 
 class Case(StrEnum):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from statestore.errors import InvalidArgumentError
 from statestore.sources.discovery import (
@@ -24,6 +24,7 @@ from statestore.sources.discovery import (
     PartitionFinding,
     Policies,
     Reconciled,
+    check_words,
     reconcile,
 )
 from statestore.sources.mirror_translation import Precision, Translation
@@ -78,12 +79,7 @@ class MirrorFlow:
                 f"source and target of the replication flow have the same alias {self.source!r}; "
                 "use the aliases in MirrorMaker's setting 'clusters'"
             )
-        for name, words in (("policy", ReplicationPolicy), ("syncs_on", Place)):
-            if getattr(self, name) not in get_args(words):
-                raise InvalidArgumentError(
-                    f"{name} must be one of {', '.join(get_args(words))}, not "
-                    f"{getattr(self, name)!r}"
-                )
+        check_words(self)
 
     def target_topic(self, topic: str) -> str:
         """Return the name at the target of a topic of the source.
@@ -152,11 +148,7 @@ class TranslationPolicies:
             raise InvalidArgumentError(
                 f"read_again must be a number of records, 0 or more, not {self.read_again!r}"
             )
-        if self.untranslated not in get_args(UntranslatedPolicy):
-            raise InvalidArgumentError(
-                f"untranslated must be one of {', '.join(get_args(UntranslatedPolicy))}, not "
-                f"{self.untranslated!r}"
-            )
+        check_words(self)
 
 
 def reconcile_translated(
