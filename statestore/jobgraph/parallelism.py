@@ -275,23 +275,20 @@ BYTES_PER_TASK_2022: Final = 1 << 30
 """The default number of bytes that one task should read in these versions: 1 GiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Input2022:
-    """One input: the bytes of each of its parts, and whether every subtask reads all of them.
+class InputBytes(Protocol):
+    """The bytes of one input, and whether every subtask reads all of them."""
 
-    Raises InvalidArgumentError for sizes that are not numbers of bytes.
-    """
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all parts."""
 
-    sizes: tuple[int, ...]
-    broadcast: bool = False
-
-    def __post_init__(self) -> None:
-        for index, size in enumerate(self.sizes):
-            check_bytes(f"part {index} of an input", size)
+    @property
+    def broadcast(self) -> bool:
+        """Whether every subtask reads all parts."""
 
 
 def parallelism_of_flink_1_16(
-    inputs: Sequence[Input2022],
+    inputs: Sequence[InputBytes],
     *,
     bytes_per_task: int = BYTES_PER_TASK_2022,
     min_parallelism: int = 1,
@@ -328,10 +325,10 @@ def parallelism_of_flink_1_16(
     )
 
 
-def _needed_tasks(inputs: Sequence[Input2022], bytes_per_task: int, without_room: int) -> int:
+def _needed_tasks(inputs: Sequence[InputBytes], bytes_per_task: int, without_room: int) -> int:
     """Return how many tasks the bytes need, given the bytes that are broadcast to each task."""
-    broadcast = sum(sum(consumed.sizes) for consumed in inputs if consumed.broadcast)
-    total = sum(sum(consumed.sizes) for consumed in inputs if not consumed.broadcast)
+    broadcast = sum(consumed.size_bytes for consumed in inputs if consumed.broadcast)
+    total = sum(consumed.size_bytes for consumed in inputs if not consumed.broadcast)
     room = bytes_per_task - min(broadcast, math.ceil(bytes_per_task * 0.5))
     if not room:  # one byte per task; in Java, division by zero gives infinity, or NaN and then 0
         return without_room if total else 0

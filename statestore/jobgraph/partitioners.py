@@ -21,7 +21,7 @@ from enum import StrEnum
 from random import Random
 from typing import Any, ClassVar, Final
 
-from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.errors import InvalidArgumentError, ParallelismError, unknown_choice
 from statestore.keys.groups import (
     MAX_PARALLELISM,
     KeyGroupAssignment,
@@ -51,8 +51,7 @@ class StateMapper(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> StateMapper:
-        known = ", ".join(cls)
-        raise InvalidArgumentError(f"unknown state mapper {value!r}: use one of {known}")
+        raise unknown_choice("state mapper", value, cls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from functools import lru_cache
 from itertools import accumulate, chain
 from typing import NamedTuple, TypeVar
 
-from statestore.errors import InvalidArgumentError
+from statestore.errors import InvalidArgumentError, unknown_choice
 from statestore.keys.groups import check_parallelism, is_int
 from statestore.keys.hashing import key_hash
 
@@ -108,8 +108,7 @@ class RedistributionMode(StrEnum):
     def _missing_(cls, value: object) -> RedistributionMode:
         if isinstance(value, str) and value in _FLINK_MODES:
             return _FLINK_MODES[value]
-        known = ", ".join(repr(mode.value) for mode in cls)
-        raise InvalidArgumentError(f"unknown redistribution mode {value!r}: use one of {known}")
+        raise unknown_choice("redistribution mode", value, cls)
 
 
 _FLINK_MODES = {

@@ -33,6 +33,7 @@ from typing import Final, NamedTuple
 
 from statestore.durations import Duration, duration_text, milliseconds_of
 from statestore.errors import InvalidArgumentError, SettingsError
+from statestore.keys.groups import check_int
 
 Between = Callable[[int, int], int]
 
@@ -67,18 +68,18 @@ class RestartState:
         both included, as ``random.Random().randint`` does. Raises InvalidArgumentError if the
         strategy has jitter and ``between`` is missing.
         """
-        return self.strategy._state_after(self, _int("now_ms", now_ms), between)
+        return self.strategy._state_after(self, check_int("now_ms", now_ms), between)
 
     def can_restart(self, now_ms: int) -> bool:
         """Return whether the job may restart after the failures so far."""
-        return self.strategy._allows_restart(self, _int("now_ms", now_ms))
+        return self.strategy._allows_restart(self, check_int("now_ms", now_ms))
 
     def backoff_ms(self, now_ms: int) -> int:
         """Return the delay from ``now_ms``, in milliseconds; never below 0.
 
         Raises InvalidArgumentError if an exponential delay had no failure yet.
         """
-        return self.strategy._wait_ms(self, _int("now_ms", now_ms))
+        return self.strategy._wait_ms(self, check_int("now_ms", now_ms))
 
 
 class RestartStrategy(ABC):
@@ -246,15 +247,8 @@ def _normalize(strategy: RestartStrategy, field: str, low: int) -> None:
     object.__setattr__(strategy, field, duration_text(milliseconds))
 
 
-def _int(name: str, value: object) -> int:
-    # Python's bool is an int, but a bool as a count or a time is always a mistake.
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidArgumentError(f"{name} must be an int, not {value!r}")
-    return value
-
-
 def _check_int(name: str, value: object, low: int) -> None:
-    if not low <= _int(name, value) <= LONGEST_MS:
+    if not low <= check_int(name, value) <= LONGEST_MS:
         raise InvalidArgumentError(f"{name} must be in {low}..{LONGEST_MS}, not {value}")
 
 

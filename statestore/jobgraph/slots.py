@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
-from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange, check_parallelism, is_int
+from statestore.errors import InvalidArgumentError, ParallelismError, unknown_choice
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange, check_int, check_parallelism
 from statestore.keys.ranges import Assignment, RangeAssignment
 
 _MOST_NEIGHBOURS: Final = 8
@@ -55,8 +55,7 @@ class SlotStrategy(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> SlotStrategy:
-        known = ", ".join(repr(strategy.value) for strategy in cls)
-        raise InvalidArgumentError(f"unknown slot strategy {value!r}: use one of {known}")
+        raise unknown_choice("slot strategy", value, cls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,13 +235,6 @@ def check_slots(slots: Sequence[int]) -> None:
         check_int("a slot id", slot)
         if times > 1:
             raise InvalidArgumentError(f"slot {slot} is offered twice; offer it once")
-
-
-def check_int(name: str, value: object) -> int:
-    """Return ``value``; InvalidArgumentError with ``name`` unless it is an int."""
-    if not is_int(value):
-        raise InvalidArgumentError(f"{name} must be an int, not {value!r}")
-    return value
 
 
 Group = TypeVar("Group", int, str)

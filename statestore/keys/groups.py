@@ -141,6 +141,13 @@ def is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def check_int(name: str, value: object) -> int:
+    """Return ``value``; InvalidArgumentError with ``name`` unless it is an int."""
+    if not is_int(value):
+        raise InvalidArgumentError(f"{name} must be an int, not {value!r}")
+    return value
+
+
 def check_parallelism(parallelism: int, what: str = "parallelism") -> int:
     """Return ``parallelism``; InvalidArgumentError unless it is an int in 1..32768."""
     if not is_int(parallelism):

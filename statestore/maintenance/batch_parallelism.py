@@ -25,7 +25,6 @@ from statestore.jobgraph.adaptive import (
 from statestore.jobgraph.input_slices import Group
 from statestore.jobgraph.parallelism import (
     BYTES_PER_TASK_2022,
-    Input2022,
     check_bounds,
     check_positive,
     parallelism_of_flink_1_16,
@@ -142,8 +141,7 @@ def choose_batch_parallelism(
         "max_parallelism": max_parallelism,
     }
     if algorithm == "1.16":
-        sizes = [Input2022(batch.sizes, batch.broadcast) for batch in batches]
-        chosen = parallelism_of_flink_1_16(sizes, **bounds)
+        chosen = parallelism_of_flink_1_16(batches, **bounds)
         return BatchParallelism(
             parallelism=chosen,
             algorithm=algorithm,
