@@ -290,6 +290,16 @@ class RowDifference:
         pairs = ((change, pair[pair[0] is None]) for change, pair in self.places.items())
         return {change: 0 if places is None else len(places) for change, places in pairs}
 
+    def groups(self) -> set[int]:
+        """Return the key groups of the rows that differ, in tables with ``key_group``."""
+        return {
+            group
+            for pair in self.places.values()
+            for rows, places in zip(self.tables, pair, strict=True)
+            if places is not None
+            for group in rows.column(KEY_GROUP).take(pa.array(places)).unique().to_pylist()
+        }
+
     def examples(self, wanted: Mapping[str, int]) -> list[Example]:
         """Return the first rows as examples: as many of each kind of change as are ``wanted``."""
         found: list[Example] = []

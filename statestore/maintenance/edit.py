@@ -317,7 +317,7 @@ def _apply_edit(
     if isinstance(prepared, EditChanges):
         return edit_keys(deriver.catalog.storage, entry, prepared, draft.write, memory_bytes)
     if isinstance(prepared, SqlResult):
-        return prepared.rewrite(None if draft.writer is None else draft.write, memory_bytes)
+        return prepared.rewrite(draft.write, memory_bytes)
     return _replace_rows(entry, wanted.rows, draft)
 
 

@@ -257,7 +257,7 @@ class _KeyEdit:
 
 @dataclass
 class RowChanges:
-    """The number of rows that were added, removed and changed, and at most ``limit`` examples."""
+    """Added, removed and changed rows: their number, key groups, and at most ``limit`` examples."""
 
     state: KeyedState
     limit: int = MOST_EXAMPLES
@@ -265,6 +265,7 @@ class RowChanges:
     removed: int = 0
     changed: int = 0
     examples: list[Example] = field(default_factory=list)
+    groups: set[int] = field(default_factory=set)
 
     def add(self, before: pa.Table, after: pa.Table) -> None:
         """Compare rows of some key groups; rows with the same identity are a changed row.
@@ -275,6 +276,7 @@ class RowChanges:
         self.added += found.counts["added"]
         self.removed += found.counts["removed"]
         self.changed += found.counts["changed"]
+        self.groups |= found.groups()
         for change in ("changed", "removed", "added"):
             self.examples += found.examples({change: self.limit - len(self.examples)})
 

@@ -3,19 +3,17 @@
 The state is copied into a database on the local disk, which also stores the result. Both stay
 there until the files are written, and only pieces of them are in memory.
 
-Row counts and digests of each key group, before and after, tell which key groups the result
-changes. Only files with these key groups are written. The result is read once to find them, once to
-compare their rows, and once to write them.
+The result is read twice: once sorted, to compare it with the stored rows of the key groups that
+differ, and once to write the files of these key groups.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain, groupby, pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import names_with_nul
@@ -32,7 +29,7 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange, merge_ranges
 from statestore.layers.base_comparison import BaseComparison, ObservedRows
 from statestore.layers.merge import read_state
-from statestore.layers.rewrite import Write, owning_spans, with_new_files
+from statestore.layers.rewrite import Write, owning_spans, rewrite_spans
 from statestore.maintenance.edit_keys import EditResult, RowChanges
 from statestore.parquet.reader import restored_schema
 from statestore.restore.duck import (
@@ -44,7 +41,6 @@ from statestore.restore.duck import (
     sandbox,
 )
 from statestore.rows.column_types import ColumnErrors, arrow_schema
-from statestore.rows.digests import row_hashes
 from statestore.rows.equality import leaf_columns
 from statestore.rows.fit_columns import fit_table
 from statestore.rows.key_group_runs import NullKeys, key_groups_of
@@ -92,17 +88,16 @@ def sql_result(
             copying = _memory_for_copy(entry.state)
             # The process keeps some memory from reading the state, up to half of the budget.
             running = max(memory_bytes // 2, _LEAST_SQL_BYTES, copying)
-            before = GroupSizes()
             with closing(_open_database(library, folder, copying)) as connection:
                 _refuse_other_statements(library, connection, sql)
-                _load(connection, storage, entry, before)
+                _load(connection, storage, entry)
             with closing(_open_database(library, folder, running)) as connection:
                 sandbox(connection)
                 create = f"CREATE TABLE {_ANSWER} AS {sql.rstrip().rstrip(';')}"
                 run_interruptibly(partial(connection.execute, create), connection.interrupt)
             with closing(_open_database(library, folder, copying)) as connection:
                 sandbox(connection)
-                yield SqlResult(storage, entry, before, connection)
+                yield SqlResult(storage, entry, connection)
         except (library.Error, pa.ArrowException) as error:
             raise InvalidArgumentError(
                 f"cannot run {sql!r} over {entry.state}: {error_text(error)}; the state is the "
@@ -132,14 +127,11 @@ def _refuse_other_statements(library: Any, connection: Any, sql: str) -> None:
         )
 
 
-def _load(connection: Any, storage: Storage, entry: KeyedEntry, sizes: GroupSizes) -> None:
-    """Copy the state, including its changes, into the database, without key groups.
-
-    The size of each key group is added to ``sizes``.
-    """
+def _load(connection: Any, storage: Storage, entry: KeyedEntry) -> None:
+    """Copy the state, including its changes, into the database, without key groups."""
     reads = reads_of(entry, KeyGroupRange.every(entry.state.max_parallelism))
     schema = arrow_schema(entry.state.schema)
-    batches = sizes.count(read_state(storage, entry, reads, verify=True))
+    batches = read_state(storage, entry, reads, verify=True)
     _insert_all(connection, VIEW, schema, (batch.select(schema.names) for batch in batches))
 
 
@@ -155,88 +147,82 @@ def _insert_all(
         connection.unregister("statestore_rows")
 
 
-@dataclass
-class GroupSizes:
-    """The number of rows of each key group, and their digest."""
-
-    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
-
-    def count(self, batches: Batches) -> Iterator[pa.RecordBatch]:
-        """Pass batches with a column ``key_group`` on, and count their rows."""
-        for batch in batches:
-            names = [name for name in batch.schema.names if name != KEY_GROUP]
-            groups, hashes = np.asarray(batch.column(KEY_GROUP)), row_hashes(batch.select(names))
-            order = np.argsort(groups, kind="stable")
-            starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
-            if len(starts):
-                digests = np.add.reduceat(hashes[order], starts)
-                counts = np.diff(starts, append=len(groups))
-                for group, rows, digest in zip(groups[order][starts], counts, digests, strict=True):
-                    known_rows, known = self.sizes.get(int(group), (0, 0))
-                    self.sizes[int(group)] = known_rows + int(rows), (known + int(digest)) % 2**64
-            yield batch
-
-    def differing(self, other: GroupSizes) -> tuple[int, ...]:
-        """Return the key groups that differ, ascending."""
-        groups = sorted({*self.sizes, *other.sizes})
-        return tuple(one for one in groups if self.sizes.get(one) != other.sizes.get(one))
-
-
 @dataclass(frozen=True)
 class SqlResult:
-    """The result of an expression over a state, in a database.
-
-    ``before`` are the sizes of the state's key groups, with its changes applied.
-    """
+    """The result of an expression over a state, in a database."""
 
     storage: Storage
     entry: KeyedEntry
-    before: GroupSizes
     connection: Any
 
     @property
     def rows_before(self) -> int:
         """The number of rows of the state."""
-        return sum(rows for rows, _ in self.before.sizes.values())
+        return self._count(VIEW)
 
     @property
     def rows(self) -> int:
         """The number of rows of the result."""
-        [(rows,)] = self.connection.sql(f"SELECT count(*) FROM {_ANSWER}").fetchall()
+        return self._count(_ANSWER)
+
+    def _count(self, table: str) -> int:
+        [(rows,)] = self.connection.sql(f"SELECT count(*) FROM {table}").fetchall()
         return int(rows)
 
-    def rewrite(self, write: Write | None, memory_bytes: int) -> EditResult:
+    def rewrite(self, write: Write, memory_bytes: int) -> EditResult:
         """Write the files of the key groups that the result changes; return the new state.
 
-        Without ``write``, nothing is written. Rows are sorted in ``memory_bytes``. The result must
-        have the state's columns, in any order, with types that can be stored without loss as the
-        state's types. Raises SchemaMismatchError, NullKeyError or DuplicateKeyError, and
-        CorruptionError for a damaged file.
+        Rows are sorted in ``memory_bytes``. The result must have the state's columns, in any order,
+        with types that can be stored without loss as the state's types. Raises SchemaMismatchError,
+        NullKeyError or DuplicateKeyError, and CorruptionError for a damaged file.
         """
-        entry, after = self.entry, GroupSizes()
-        for _ in after.count(self._batches()):
-            pass
-        groups = self.before.differing(after)
+        state = self.entry.state
+        comparison = BaseComparison(self.storage, self.entry, memory_bytes=memory_bytes)
+        every, changes = KeyGroupRange.every(state.max_parallelism), RowChanges(state)
+        counts = np.zeros(state.max_parallelism, np.int64)
+
+        def counted(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+            for piece in pieces:
+                np.add.at(counts, np.asarray(piece.column(KEY_GROUP)), 1)
+                yield piece
+
+        new = counted(sorted_pieces(self._batches(), state, comparison.sort_bytes))
+        for pair in comparison.pairs(new, every, ObservedRows()):
+            changes.add(*pair)
         # Adjacent files are written in one pass.
-        spans = merge_ranges(owning_spans(entry, groups))
-        new = _NewRows(entry.state, spans, self._batches)
-        comparison = BaseComparison(self.storage, entry, memory_bytes=memory_bytes)
-        changes = _compare(comparison, new)
-        handles = list[KeyedStateHandle]()
-        if write is not None:
-            for _, rows in new.by_span(memory_bytes):
-                handles += write(entry, rows)
-        state = with_new_files(entry, spans, handles)
-        copied = state.entry.rows - sum(handle.rows for handle in handles)
-        written = sum(after.sizes.get(group, (0, 0))[0] for span in spans for group in span)
+        spans = merge_ranges(owning_spans(self.entry, changes.groups))
+        edited = rewrite_spans(self.entry, self._rows_of(spans, memory_bytes), write)
+        copied = edited.entry.rows - sum(handle.rows for handle in edited.new)
+        written = sum(int(counts[span.first : span.last + 1].sum()) for span in spans)
         return EditResult(
-            state,
-            groups,
+            edited,
+            tuple(sorted(changes.groups)),
             copied + written,
             changes.removed,
             changes.added + changes.changed,
             tuple(changes.examples),
         )
+
+    def _rows_of(
+        self, spans: Sequence[KeyGroupRange], memory_bytes: int
+    ) -> Iterator[tuple[KeyGroupRange, Iterator[pa.Table]]]:
+        """Yield each range of key groups with its rows, as ascending pieces, one after another."""
+        wanted = np.zeros(self.entry.state.max_parallelism, np.bool_)
+        for span in spans:
+            wanted[span.first : span.last + 1] = True
+        batches = (
+            batch.filter(pa.array(wanted[np.asarray(batch.column(KEY_GROUP))]))
+            for batch in (self._batches() if spans else ())
+        )
+        pieces = sorted_pieces(batches, self.entry.state, memory_bytes)
+        parts = groupby(_cut(pieces, spans), lambda part: part[0])
+        following = next(parts, None)
+        for place, span in enumerate(spans):
+            if following is None or following[0] != place:  # all rows of the range are removed
+                yield span, iter(())
+                continue
+            yield span, (rows for _, rows in following[1])
+            following = next(parts, None)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the result with their key groups.
@@ -294,60 +280,13 @@ def _fit_columns(batch: pa.RecordBatch, state: KeyedState, first_row: int) -> pa
     return rows
 
 
-@dataclass(frozen=True)
-class _NewRows:
-    """The new rows of some ranges of key groups, which can be read several times."""
-
-    state: KeyedState
-    spans: tuple[KeyGroupRange, ...]
-    batches: Callable[[], Batches]
-
-    def by_span(self, memory_bytes: int) -> Iterator[tuple[KeyGroupRange, Iterator[pa.Table]]]:
-        """Yield each range with its rows, as ascending pieces; read one range after another.
-
-        The rows are sorted in ``memory_bytes``.
-        """
-        pieces = sorted_pieces(self._wanted(), self.state, memory_bytes)
-        for place, part in groupby(self._cut(pieces), self._place):
-            yield self.spans[place], part
-
-    def _wanted(self) -> Iterator[pa.RecordBatch]:
-        if not self.spans:
-            return
-        for batch in self.batches():
-            places = self._places(batch)
-            lasts = np.array([span.last for span in self.spans])
-            inside = (places >= 0) & (np.asarray(batch.column(KEY_GROUP)) <= lasts[places])
-            if inside.any():
-                yield batch.filter(pa.array(inside))
-
-    def _cut(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Divide pieces at the ends of the ranges."""
-        for piece in pieces:
-            places = self._places(piece)
-            starts = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), piece.num_rows]
-            for first, stop in pairwise(starts):
-                yield piece.slice(first, stop - first)
-
-    def _places(self, rows: pa.RecordBatch | pa.Table) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-        starts = np.array([span.first for span in self.spans])
-        return np.searchsorted(starts, np.asarray(rows.column(KEY_GROUP)), "right") - 1
-
-    def _place(self, piece: pa.Table) -> int:
-        group = piece.column(KEY_GROUP)[0].as_py()
-        return bisect_right(self.spans, group, key=lambda span: span.first) - 1
-
-
-def _compare(comparison: BaseComparison, new: _NewRows) -> RowChanges:
-    """Compare the new rows with the stored ones."""
-    changes = RowChanges(comparison.state)
-    left = [*new.spans]
-    empty: Iterator[pa.Table] = iter(())
-    for span, pieces in chain(new.by_span(comparison.sort_bytes), [(None, empty)]):
-        while left and left[0] != span:  # all rows of these key groups are removed
-            for pair in comparison.pairs(empty, left.pop(0), ObservedRows()):
-                changes.add(*pair)
-        if span is not None:
-            for pair in comparison.pairs(pieces, left.pop(0), ObservedRows()):
-                changes.add(*pair)
-    return changes
+def _cut(
+    pieces: Iterable[pa.Table], spans: Sequence[KeyGroupRange]
+) -> Iterator[tuple[int, pa.Table]]:
+    """Divide pieces at the ends of the ranges; yield each part with the number of its range."""
+    starts = np.array([span.first for span in spans])
+    for piece in pieces:
+        places = np.searchsorted(starts, np.asarray(piece.column(KEY_GROUP)), "right") - 1
+        cuts = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), piece.num_rows]
+        for first, stop in pairwise(cuts):
+            yield int(places[first]), piece.slice(first, stop - first)
