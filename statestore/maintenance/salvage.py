@@ -34,7 +34,7 @@ from statestore.maintenance.salvage_damage import (
     DamagedElements,
     DamagedKeyed,
     OlderCheckpoints,
-    SalvageSource,
+    Sources,
     assess_damage,
     copy_groups,
     damaged_files,
@@ -175,14 +175,14 @@ def salvage(
     damaged = damaged_files(storage, manifest, on_progress or ignore_progress)
     older = OlderCheckpoints(catalog, storage, manifest.checkpoint_id)
     damage = assess_damage(storage, damaged, older, fill=from_older, keys=keys)
-    states = tuple(_state(storage, damaged_state, from_older) for damaged_state in damage)
+    states = tuple(_state(storage, damaged_state) for damaged_state in damage)
     is_needed = bool(damaged)
     with deriver.derive(source, "salvage", dry_run=dry_run, is_needed=is_needed) as draft:
         draft.leave_out(_left_out_parts(states))
         draft.record(**_origin(states))
         if draft.writer is not None:
             for damaged_state in damage:
-                draft.put(_readable(storage, draft, damaged_state, from_older))
+                draft.put(_readable(storage, draft, damaged_state))
     return SalvageReport(
         **draft.facts,
         files=manifest.files,
@@ -220,80 +220,49 @@ def _load(deriver: Deriver, checkpoint: CheckpointRef, from_older: bool) -> Sour
         ) from error
 
 
-def _state(storage: Storage, damage: Damage, fill: bool) -> SalvagedState:
-    if isinstance(damage, DamagedKeyed):
-        return _keyed(damage, _rows_kept(storage, damage))
-    return _elements(damage, fill)
-
-
-def _rows_kept(storage: Storage, damage: DamagedKeyed) -> int:
-    """Return the number of rows in the key groups that are not lost; changes are read for it."""
-    if not damage.entry.layers:
-        return damage.entry.rows - sum(damage.lost_groups().values())
-    groups = exact_groups(storage, damage.entry, damage.kept_groups())
-    return sum(rows.num_rows for _, rows in groups)
-
-
-def _keyed(damage: DamagedKeyed, rows_kept: int) -> SalvagedState:
+def _state(storage: Storage, damage: Damage) -> SalvagedState:
     entry, lost, copies = damage.entry, damage.lost_groups(), damage.copies
     parts = []
-    filled_rows = 0
-    for group in sorted(lost):
+    for group, rows in lost.items():
         known_in, keys = copies.known.get(group, (None, None))
         source = copies.sources.get(group)
-        filled_rows += 0 if source is None else source.rows
         parts.append(
             LostPart(
                 first=group,
                 last=group,
-                rows=lost[group],
+                rows=rows,
                 known_in=known_in,
                 keys=keys,
                 filled_from=None if source is None else source.checkpoint_id,
             )
         )
+    filled_rows = sum(source.rows for source in copies.sources.values())
     return SalvagedState(
         operator=entry.state.uid,
         state=entry.state.name,
-        sort="keyed",
-        damaged_files=len(damage.readable),
+        sort="keyed" if isinstance(entry, KeyedEntry) else "operator",
+        damaged_files=damage.damaged_files,
         rows_before=entry.rows,
-        rows_after=rows_kept + filled_rows,
+        rows_after=_rows_kept(storage, damage) + filled_rows,
         lost=merge_lost_parts(parts),
         keys=tuple(copies.keys),
         why_not_filled=tuple(copies.reasons),
     )
 
 
-def _elements(damage: DamagedElements, fill: bool) -> SalvagedState:
-    entry, copy = damage.entry, damage.copies
-    lost = () if damage.readable else (_lost_elements(damage, fill),)
-    rows = entry.rows if damage.readable else 0
-    return SalvagedState(
-        operator=entry.state.uid,
-        state=entry.state.name,
-        sort="operator",
-        damaged_files=len(entry.handles),
-        rows_before=entry.rows,
-        rows_after=copy.entry.rows if lost and fill and copy.entry else rows,
-        lost=lost,
-        why_not_filled=tuple(copy.reasons),
-    )
+def _rows_kept(storage: Storage, damage: Damage) -> int:
+    """Return the number of rows that are not lost; changes are read for it."""
+    if isinstance(damage, DamagedElements) or not damage.entry.layers:
+        return damage.entry.rows - sum(damage.lost_groups().values())
+    groups = exact_groups(storage, damage.entry, damage.kept_groups())
+    return sum(rows.num_rows for _, rows in groups)
 
 
-def _lost_elements(damage: DamagedElements, fill: bool) -> LostPart:
-    known = damage.copies.checkpoint_id
-    filled = known if fill else None
-    return LostPart(
-        first=None, last=None, rows=damage.entry.rows, known_in=known, filled_from=filled
-    )
-
-
-def _readable(storage: Storage, draft: Draft, damage: Damage, fill: bool) -> Entry:
+def _readable(storage: Storage, draft: Draft, damage: Damage) -> Entry:
     """Return a damaged state with its readable rows, filled with older rows if requested."""
     if isinstance(damage, DamagedKeyed):
         return _readable_groups(storage, draft, damage)
-    return _readable_elements(draft, damage, fill)
+    return _readable_elements(draft, damage)
 
 
 def _readable_groups(storage: Storage, draft: Draft, damage: DamagedKeyed) -> KeyedEntry:
@@ -309,7 +278,7 @@ def _readable_groups(storage: Storage, draft: Draft, damage: DamagedKeyed) -> Ke
     new: list[KeyedStateHandle] = []
     for handle, readable in damage.readable.items():
         lost = {group for group, _, _ in group_digests(handle)} - readable
-        own = {group: source for group, source in sources.items() if group in lost}
+        own: Sources = {group: source for group, source in sources.items() if group in lost}
         carried = _carry_older_files(storage, entry, own)
         new += carried
         if carried:  # such a file has one key group, and replaces a file that had one
@@ -322,17 +291,17 @@ def _readable_groups(storage: Storage, draft: Draft, damage: DamagedKeyed) -> Ke
     return with_new_files(entry, spans, new).entry
 
 
-def _group_by_checkpoint(sources: dict[int, SalvageSource]) -> list[tuple[KeyedEntry, set[int]]]:
+def _group_by_checkpoint(sources: Sources) -> list[tuple[KeyedEntry, set[int]]]:
     """Group the key groups to fill by the older state that they are filled from."""
     others: dict[int, tuple[KeyedEntry, set[int]]] = {}
     for group, source in sources.items():
-        if source.rows:
+        if source.rows and group is not None and isinstance(source.entry, KeyedEntry):
             others.setdefault(source.checkpoint_id, (source.entry, set()))[1].add(group)
     return [*others.values()]
 
 
 def _carry_older_files(
-    storage: Storage, entry: KeyedEntry, sources: dict[int, SalvageSource]
+    storage: Storage, entry: KeyedEntry, sources: Sources
 ) -> list[KeyedStateHandle]:
     """Return older partitioned files that can replace a damaged one unchanged, if there are any."""
     if entry.state.layout is not Layout.PARTITIONED:
@@ -341,20 +310,22 @@ def _carry_older_files(
         source.handle
         for source in sources.values()
         if source.handle is not None
+        and isinstance(source.entry, KeyedEntry)
         and source.entry.state.layout is Layout.PARTITIONED
         and is_whole(storage, source.entry, [source.handle])
     ]
 
 
-def _readable_elements(draft: Draft, damage: DamagedElements, fill: bool) -> OperatorEntry:
+def _readable_elements(draft: Draft, damage: DamagedElements) -> OperatorEntry:
     """Return an operator state with its available elements."""
-    entry, older = damage.entry, damage.copies.entry
+    entry, source = damage.entry, damage.copies.sources.get(None)
     table = entry.table.without_version()
     if damage.readable:
         handles = rewrite_elements(draft.files.storage, entry, draft.files.checkpoint_id)
         draft.files.add(table.path, handles)
         return replace(entry, handles=handles, table=table)
-    if fill and older is not None:
+    if source is not None and isinstance(source.entry, OperatorEntry):
+        older = source.entry
         return replace(entry, counts=older.counts, handles=older.handles, table=table)
     return replace(entry, counts=(0,) * len(entry.counts), handles=(), table=table)
 

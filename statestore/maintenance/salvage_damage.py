@@ -50,15 +50,20 @@ from statestore.storage import Storage
 class SalvageSource:
     """An intact key group of a checkpoint: its number of rows and keys, and some keys as examples.
 
-    ``handle`` is the file that holds all of it; None if the key group has changes, or no rows.
+    ``handle`` is the file that holds all of it; None if the key group has changes, or no rows. A
+    whole operator state is a source too, without a handle and keys.
     """
 
     checkpoint_id: int
-    entry: KeyedEntry
+    entry: Entry
     handle: KeyedStateHandle | None
     rows: int
-    keys: int
-    examples: tuple[dict[str, Any], ...]
+    keys: int | None = None
+    examples: tuple[dict[str, Any], ...] = ()
+
+
+Sources = dict[int | None, SalvageSource]
+"""Sources by key group; None for a whole operator state."""
 
 
 def readable_groups(
@@ -169,24 +174,15 @@ def _keys(
 
 @dataclass
 class GroupCopies:
-    """For each lost key group, its newest intact copy.
+    """For each lost key group, its newest intact copy; None stands for a whole operator state.
 
     ``known`` has (checkpoint, number of keys), and ``sources`` the copies that it can be filled
     from.
     """
 
-    known: dict[int, tuple[int, int]] = field(default_factory=dict)
-    sources: dict[int, SalvageSource] = field(default_factory=dict)
+    known: dict[int | None, tuple[int, int | None]] = field(default_factory=dict)
+    sources: Sources = field(default_factory=dict)
     keys: list[dict[str, Any]] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-
-
-@dataclass
-class ElementsCopy:
-    """The newest checkpoint with an intact copy of an operator state, and its entry there."""
-
-    checkpoint_id: int | None = None
-    entry: OperatorEntry | None = None
     reasons: list[str] = field(default_factory=list)
 
 
@@ -250,23 +246,28 @@ class OlderCheckpoints:
                     copies.sources[group] = source
         return copies
 
-    def elements(self, entry: OperatorEntry) -> ElementsCopy:
-        """Return the newest checkpoint with an intact, compatible copy of an operator state."""
-        copy = ElementsCopy()
+    def elements(self, entry: OperatorEntry, *, fill: bool) -> GroupCopies:
+        """Find the newest intact copy of an operator state; with ``fill``, also to fill it from."""
+        copies = GroupCopies()
         for manifest in self._older_manifests():
             for older in manifest.operator:
                 if (older.state.uid, older.state.name) != (entry.state.uid, entry.state.name):
                     continue
                 why = _elements_difference(older, entry)
                 if why is not None:
-                    copy.reasons.append(
+                    copies.reasons.append(
                         f"checkpoint {manifest.checkpoint_id} stores the state with {why}"
                     )
                 elif _is_left_out(manifest, older):
-                    copy.reasons.append(f"checkpoint {manifest.checkpoint_id} also lacks the state")
+                    copies.reasons.append(
+                        f"checkpoint {manifest.checkpoint_id} also lacks the state"
+                    )
                 elif is_whole(self._storage, older, older.handles):
-                    return ElementsCopy(manifest.checkpoint_id, older, copy.reasons)
-        return copy
+                    source = SalvageSource(manifest.checkpoint_id, older, None, older.rows)
+                    copies.known[None] = source.checkpoint_id, None
+                    copies.sources |= {None: source} if fill else {}
+                    return copies
+        return copies
 
     def _older_entries(self, entry: KeyedEntry) -> Iterator[tuple[Manifest, KeyedEntry]]:
         for manifest in self._older_manifests():
@@ -344,6 +345,11 @@ class DamagedKeyed:
     readable: dict[KeyedStateHandle, frozenset[int]] = field(default_factory=dict)
     copies: GroupCopies = field(default_factory=GroupCopies)
 
+    @property
+    def damaged_files(self) -> int:
+        """The number of damaged files."""
+        return len(self.readable)
+
     def lost_groups(self) -> dict[int, int]:
         """Return the rows of each lost key group, in order.
 
@@ -374,7 +380,16 @@ class DamagedElements:
 
     entry: OperatorEntry
     readable: bool
-    copies: ElementsCopy = field(default_factory=ElementsCopy)
+    copies: GroupCopies = field(default_factory=GroupCopies)
+
+    @property
+    def damaged_files(self) -> int:
+        """The number of damaged files."""
+        return len(self.entry.handles)
+
+    def lost_groups(self) -> dict[int | None, int]:
+        """Return the lost elements, which belong to no key group."""
+        return {} if self.readable else {None: self.entry.rows}
 
 
 Damage = DamagedKeyed | DamagedElements
@@ -427,5 +442,5 @@ def assess_damage(
             lost = damage.lost_groups()
             damage.copies = older.groups(damage.entry, lost, files, fill=fill, limit=keys)
         elif not damage.readable:
-            damage.copies = older.elements(damage.entry)
+            damage.copies = older.elements(damage.entry, fill=fill)
     return [*states.values()]
