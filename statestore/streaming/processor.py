@@ -24,7 +24,6 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statestore.errors import InvalidArgumentError
-from statestore.format.state import KeyedState
 from statestore.keys.groups import DEFAULT_LOWER_BOUND, default_max_parallelism
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.state_spec import Changes
@@ -64,7 +63,7 @@ from statestore.streaming.processor_task import (
     RowTag,
 )
 from statestore.streaming.progress import Progress
-from statestore.streaming.query_options import ProcessorOptions, QueryState
+from statestore.streaming.query_options import ProcessorOptions, QueryState, stored_states
 from statestore.streaming.updates import Updated, UpdateStrategy, worker_errors
 
 _WATERMARK = "spark.watermarkDelayMs"
@@ -135,7 +134,7 @@ class Processing(UpdateStrategy):
     ) -> pa.Table | None:
         """Return the keys that have due timers, or None if no timers are due."""
         limit = self._clock(batch).due_ms
-        if limit is None or not _has_timers(restored, self.uid):
+        if limit is None or TIMERS not in stored_states(restored, self.uid):
             return None
         is_known = batch.before is not None and self.is_indexed(restored, progress)
         since = self._clock(batch.before).due_ms if batch.before and is_known else None
@@ -143,7 +142,7 @@ class Processing(UpdateStrategy):
 
     def is_indexed(self, restored: RestoredCheckpoint, progress: Progress) -> bool:
         """Return whether the timer index matches the stored timers; True without timers."""
-        if not self.has_timers or not _has_timers(restored, self.uid):
+        if not self.has_timers or TIMERS not in stored_states(restored, self.uid):
             return True
         return progress.indexed == restored.checkpoint_id
 
@@ -190,7 +189,7 @@ class Processing(UpdateStrategy):
         without a watermark if the timers use event time.
         """
         task = self._task(events.schema)
-        stored = () if restored is None else _states_of(restored, self.uid)
+        stored = [*stored_states(restored, self.uid).values()]
         names = {state.name for state in task.stored}
         unstored = self.max_parallelism or default_max_parallelism(parallelism)
         task = replace(
@@ -313,14 +312,6 @@ def processing_of(
         options.max_parallelism,
         options.initial_state,
     )
-
-
-def _states_of(restored: RestoredCheckpoint, uid: str) -> list[KeyedState]:
-    return [entry.state for entry in restored.manifest.keyed if entry.state.uid == uid]
-
-
-def _has_timers(restored: RestoredCheckpoint, uid: str) -> bool:
-    return any(state.name == TIMERS for state in _states_of(restored, uid))
 
 
 def with_ticks(events: DataFrame) -> DataFrame:

@@ -170,13 +170,17 @@ class QueryState:
         return struct
 
 
+def stored_states(restored: RestoredCheckpoint | None, uid: str) -> dict[str, KeyedState]:
+    """Return the keyed states of an operator in a checkpoint, by name; none without one."""
+    entries = () if restored is None else restored.manifest.keyed
+    return {entry.state.name: entry.state for entry in entries if entry.state.uid == uid}
+
+
 def states_to_evolve(
     restored: RestoredCheckpoint, uid: str, states: Mapping[str, QueryState]
 ) -> list[str]:
     """Return the names of stored states whose columns or TTL differ from the query's."""
-    stored = {
-        state.state.name: state.state for state in restored.manifest.keyed if state.state.uid == uid
-    }
+    stored = stored_states(restored, uid)
     return [
         name for name, state in states.items() if name in stored and _differs(stored[name], state)
     ]

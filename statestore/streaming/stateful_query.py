@@ -56,6 +56,7 @@ from statestore.streaming.query_options import (
     options_of,
     refuse_other_form,
     states_to_evolve,
+    stored_states,
 )
 from statestore.streaming.updates import (
     FunctionUpdate,
@@ -424,7 +425,8 @@ class StatefulQuery:
 
         Raises InvalidArgumentError for a micro-batch that cannot be the next one.
         """
-        has_state = restored is not None and self._has_any(restored)
+        stored = stored_states(restored, self.operator)
+        has_state = any(map(self._strategy.owns, stored))
         progress = Progress() if restored is None else Progress.of(restored, self.options.source)
         subject = f"operator {self.operator!r}"
         progress.check(batch, subject, has_state=has_state, succeeds=self.options.succeeds)
@@ -432,18 +434,8 @@ class StatefulQuery:
             refuse_changed_offsets(restored, self.options.source, progress)
         return progress
 
-    def _has_any(self, restored: RestoredCheckpoint) -> bool:
-        """Return whether a checkpoint has a state of the query."""
-        return any(
-            entry.state.uid == self.operator and self._strategy.owns(entry.state.name)
-            for entry in restored.manifest.keyed
-        )
-
     def _has(self, restored: RestoredCheckpoint | None, name: str) -> bool:
-        return restored is not None and any(
-            (entry.state.uid, entry.state.name) == (self.operator, name)
-            for entry in restored.manifest.keyed
-        )
+        return name in stored_states(restored, self.operator)
 
     def _keys(
         self,
