@@ -140,25 +140,20 @@ def choose_batch_parallelism(
         "min_parallelism": min_parallelism,
         "max_parallelism": max_parallelism,
     }
+    decision: BatchDecision | None = None
     if algorithm == "1.16":
-        chosen = parallelism_of_flink_1_16(batches, **bounds)
-        return BatchParallelism(
-            parallelism=chosen,
-            algorithm=algorithm,
-            inputs=batches,
-            first_guess=None,
-            task_bytes=None,
-            **bounds,
-        )
-    _check_files(known, min_parallelism)
-    options = Options(skewed_factor=skewed_factor, skewed_threshold=skewed_threshold, **bounds)
-    decision = adaptive.decide(consumed, options)
+        parallelism = parallelism_of_flink_1_16(batches, **bounds)
+    else:
+        _check_files(known, min_parallelism)
+        options = Options(skewed_factor=skewed_factor, skewed_threshold=skewed_threshold, **bounds)
+        decision = adaptive.decide(consumed, options)
+        parallelism = decision.parallelism
     return BatchParallelism(
-        parallelism=decision.parallelism,
+        parallelism=parallelism,
         algorithm=algorithm,
         inputs=batches,
-        first_guess=decision.first_guess,
-        task_bytes=_task_bytes(consumed, decision),
+        first_guess=None if decision is None else decision.first_guess,
+        task_bytes=None if decision is None else _task_bytes(consumed, decision),
         **bounds,
     )
 

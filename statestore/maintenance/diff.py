@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,7 @@ from statestore.maintenance.diff_report import (
     state_others,
 )
 from statestore.maintenance.diff_rows import (
+    ComparedRows,
     ComparedSide,
     compare_groups,
     compare_whole,
@@ -224,11 +225,8 @@ class _Comparison:
             difference,
             rows_a=compared.rows_a if rows_a is None else rows_a,
             rows_b=compared.rows_b if rows_b is None else rows_b,
-            added=compared.added,
-            removed=compared.removed,
-            changed=compared.changed,
             key_groups=tuple(compared.groups),
-            examples=compared.examples,
+            **compared.found,
         )
 
     def _compare_operator_elements(
@@ -238,13 +236,7 @@ class _Comparison:
         if tell and (a.counts, a.digest) == (b.counts, b.digest):
             return difference
         compared = compare_elements((self.a, a), (self.b, b), self._keys)
-        difference = replace(
-            difference,
-            added=compared.added,
-            removed=compared.removed,
-            changed=compared.changed,
-            examples=compared.examples,
-        )
+        difference = replace(difference, **compared.found)
         if not difference.differs:
             moved = others([("order of the elements", "one", "another")])
             return replace(difference, others=moved)
@@ -345,21 +337,11 @@ def _edge(edge: Edge) -> str:
     return f"{edge.source} → {edge.target} (input {edge.number}, {text})"
 
 
-@dataclass(frozen=True)
-class ComparedElements:
-    """How many elements were added, removed and changed, with some examples."""
-
-    added: int
-    removed: int
-    changed: int
-    examples: tuple[Example, ...]
-
-
 def compare_elements(
     a: tuple[Storage, OperatorEntry],
     b: tuple[Storage, OperatorEntry],
     limit: int,
-) -> ComparedElements:
+) -> ComparedRows:
     """Compare the elements of two states by their common columns, in memory.
 
     If all subtasks have as many elements on both sides, an element with other values at the same
@@ -369,7 +351,7 @@ def compare_elements(
     old, new = elements_of(*a), elements_of(*b)
     both = comparable_tables((old, a[1].state.schema), (new, b[1].state.schema))
     if not both[0].num_columns:
-        return ComparedElements(0, 0, 0, ())
+        return ComparedRows()
     in_a, in_b = matched(*map(_number_duplicates, both))
     removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)
     added = np.setdiff1d(np.arange(new.num_rows), in_b, assume_unique=True)
@@ -389,7 +371,9 @@ def compare_elements(
             for elements, found in zip((old, new), places, strict=True)
         )
         examples += examples_of(change, before, after)
-    return ComparedElements(len(added), len(removed), len(changed), tuple(examples))
+    return ComparedRows(
+        added=len(added), removed=len(removed), changed=len(changed), examples=tuple(examples)
+    )
 
 
 def _number_duplicates(elements: pa.Table) -> pa.Table:

@@ -126,6 +126,12 @@ class ComparedRows:
     differing: int = 0
     examples: tuple[Example, ...] = ()
 
+    @property
+    def found(self) -> dict[str, Any]:
+        """The number of rows by kind of change, and the examples."""
+        counts = {change: getattr(self, change) for change in CHANGES}
+        return counts | {"examples": self.examples}
+
     def add(self, found: RowDifference, group: int | None = None) -> None:
         """Add rows that were compared: of one key group, or without one if the sides differ."""
         old, new = (rows.num_rows for rows in found.tables)

@@ -238,21 +238,18 @@ def _recover_member(raw: bytes, name: str, choices: Sequence[str]) -> str | None
 
 
 def _read_if_there(storage: Storage, name: str) -> bytes | None:
-    try:
+    with suppress(FileNotFoundError):
         return storage.read(name)
-    except FileNotFoundError:
-        return None
+    return None
 
 
 def _open_catalog(storage: Storage, raw: bytes) -> Catalog | None:
-    try:
+    with suppress(MalformedManifestError):
         return Catalog.from_document(storage, raw)
-    except MalformedManifestError:
-        return None
+    return None
 
 
 def _claim_of(raw: bytes, generation: int) -> Claim | None:
-    try:
+    with suppress(MalformedManifestError):
         return claim_from_json(raw, name=writer_path(generation), generation=generation)
-    except MalformedManifestError:
-        return None
+    return None
