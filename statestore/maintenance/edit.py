@@ -15,8 +15,8 @@ text, because manifests outlive the rows that they describe.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.layers.intact_key_groups import group_digests
 from statestore.layers.merge import identities_of
 from statestore.layers.rewrite import RewrittenState, with_new_files
-from statestore.maintenance.derive import DerivedReport, Deriver, Draft
+from statestore.maintenance.derive import DerivedReport, Draft
 from statestore.maintenance.diff_report import Example
 from statestore.maintenance.edit_keys import (
     EditChanges,
@@ -58,38 +58,6 @@ from statestore.storage import Storage
 
 _MOST_MISSING = 5
 """The most keys without a row that a result names."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Edit:
-    """The requested edit: changes of single keys, or all rows, or an SQL expression.
-
-    Rows of single keys are deleted, put, or updated in some columns. An SQL expression may remove
-    all rows only with ``allow_empty``.
-    """
-
-    delete: Sequence[Any] = ()
-    put: Sequence[Mapping[str, Any]] = ()
-    update: RowUpdate | None = None
-    rows: Any = None
-    sql: str | None = None
-    allow_empty: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuse an empty edit, and a combination of kinds."""
-        keys = bool(self.delete or self.put or self.update)
-        passed = [keys, self.rows is not None, self.sql is not None]
-        if sum(passed) != 1:
-            raise InvalidArgumentError(
-                "an edit takes exactly one of these: changes of single keys, all rows of "
-                f"the state, or an SQL expression; {'several' if any(passed) else 'none'} "
-                f"{'were' if any(passed) else 'was'} passed"
-            )
-
-    @property
-    def how(self) -> str:
-        """The kind of edit: ``keys``, ``rows`` or ``sql``."""
-        return "rows" if self.rows is not None else "keys" if self.sql is None else "sql"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,29 +147,35 @@ def edit(
         CommitConflictError: if another writer commits first.
         StorageError: if the store cannot be read or written.
     """
-    wanted = Edit(
-        delete=tuple(delete),
-        put=tuple(put),
-        update=update,
-        rows=rows,
-        sql=sql,
-        allow_empty=allow_empty,
-    )
+    delete, put = tuple(delete), tuple(put)
+    how = _kind_of(bool(delete or put or update), rows, sql)
     deriver = store.parts.deriver()
-    storage = deriver.catalog.storage
+    storage, memory_bytes = deriver.catalog.storage, deriver.parquet.memory_bytes
     source = deriver.load_source(checkpoint, from_older=from_older or dry_run)
     entry = source.manifest.keyed_entry(operator, state)
-    deletes = _deletes(storage, entry, wanted.delete)
-    # A refused edit must not take over the store of a job.
-    with _prepared(deriver, entry, wanted, deletes, dry_run=dry_run) as prepared:
-        is_needed = not isinstance(prepared, EditChanges) or bool(prepared.groups)
+    deletes = _deletes(storage, entry, delete)
+    with ExitStack() as stack:
+        # First: a refused edit must not take over the store of a job.
+        changes = answer = None
+        if sql is not None:
+            answer = stack.enter_context(sql_result(storage, entry, sql, memory_bytes))
+            if not (dry_run or allow_empty):
+                _refuse_empty(entry, answer)
+        elif rows is None:
+            changes = _changes_of_keys(storage, entry, deletes, delete, put, update)
+        is_needed = changes is None or bool(changes.groups)
         with deriver.derive(source, "edit", dry_run=dry_run, is_needed=is_needed) as draft:
-            result = _apply_edit(deriver, draft, entry, wanted, prepared)
+            if answer is not None:
+                result = answer.rewrite(draft.write, memory_bytes)
+            elif changes is not None:
+                result = edit_keys(storage, entry, changes, draft.write, memory_bytes)
+            else:
+                result = _replace_rows(entry, rows, draft)
             draft.put(result.state.entry)
             draft.record(
                 operator=operator,
                 state=state,
-                by=wanted.how,
+                by=how,
                 rows_before=entry.rows,
                 rows_after=result.rows,
                 key_groups=len(result.groups),
@@ -211,7 +185,7 @@ def edit(
         **draft.facts,
         operator=operator,
         state=state,
-        how=wanted.how,
+        how=how,
         rows_before=entry.rows,
         changed_rows_before=entry.changed_rows,
         rows_after=result.rows,
@@ -226,38 +200,43 @@ def edit(
     )
 
 
-@contextmanager
-def _prepared(
-    deriver: Deriver, entry: KeyedEntry, wanted: Edit, deletes: _Deletes, *, dry_run: bool
-) -> Iterator[EditChanges | SqlResult | None]:
-    """Yield the changes of single keys, or the result of the expression; None for all rows."""
-    storage = deriver.catalog.storage
-    if wanted.how == "keys":
-        yield _changes_of_keys(storage, entry, wanted, deletes)
-    elif wanted.sql is None:
-        yield None
-    else:
-        with sql_result(storage, entry, wanted.sql, deriver.parquet.memory_bytes) as result:
-            removed = result.rows_before
-            if not (dry_run or wanted.allow_empty) and removed and not result.rows:
-                raise InvalidArgumentError(
-                    f"the result of the query is empty, so the edit would remove all "
-                    f"{counted(removed, 'row')} of {entry.state}; correct the query",
-                    remedy=Remedy("allow_empty", True, "then the state has no rows"),
-                )
-            yield result
+def _kind_of(is_of_keys: bool, rows: Any, sql: str | None) -> str:
+    """Return the kind of edit: ``keys``, ``rows`` or ``sql``; refuse none, and a combination."""
+    passed = {"keys": is_of_keys, "rows": rows is not None, "sql": sql is not None}
+    kinds = [kind for kind, is_passed in passed.items() if is_passed]
+    if len(kinds) != 1:
+        raise InvalidArgumentError(
+            "an edit takes exactly one of these: changes of single keys, all rows of the state, or "
+            f"an SQL expression; {'several were' if kinds else 'none was'} passed"
+        )
+    return kinds[0]
+
+
+def _refuse_empty(entry: KeyedEntry, answer: SqlResult) -> None:
+    removed = answer.rows_before
+    if removed and not answer.rows:
+        raise InvalidArgumentError(
+            f"the result of the query is empty, so the edit would remove all "
+            f"{counted(removed, 'row')} of {entry.state}; correct the query",
+            remedy=Remedy("allow_empty", True, "then the state has no rows"),
+        )
 
 
 def _changes_of_keys(
-    storage: Storage, entry: KeyedEntry, wanted: Edit, deletes: _Deletes
+    storage: Storage,
+    entry: KeyedEntry,
+    deletes: _Deletes,
+    delete: Sequence[Any],
+    put: Sequence[Mapping[str, Any]],
+    update: RowUpdate | None,
 ) -> EditChanges:
     """Return the changes of single keys; none for a key to delete that does not exist."""
     state = entry.state
-    changes = changes_of(state, deletes.stored, wanted.put)
-    if wanted.update is None:
+    changes = changes_of(state, deletes.stored, put)
+    if update is None:
         return changes
-    _refuse_deleted_and_updated(state, wanted.delete, wanted.update.keys)
-    updated = changes_of(state, (), updated_rows(storage, entry, wanted.update))
+    _refuse_deleted_and_updated(state, delete, update.keys)
+    updated = changes_of(state, (), updated_rows(storage, entry, update))
     for group in {*changes.put}.intersection(updated.put):
         identities = [rows.put[group].select(state.identity) for rows in (changes, updated)]
         if len(matching_positions(*identities)[0]):
@@ -303,22 +282,6 @@ def _deletes(storage: Storage, entry: KeyedEntry, keys: Sequence[Any]) -> _Delet
     places, _ = matching_positions(wanted, rows.select(state.key))
     missing = np.setdiff1d(np.arange(len(keys)), places)
     return _Deletes([keys[place] for place in places.tolist()], wanted.take(pa.array(missing)))
-
-
-def _apply_edit(
-    deriver: Deriver,
-    draft: Draft,
-    entry: KeyedEntry,
-    wanted: Edit,
-    prepared: EditChanges | SqlResult | None,
-) -> EditResult:
-    """Return the edited state; without a writer, nothing is written."""
-    memory_bytes = deriver.parquet.memory_bytes
-    if isinstance(prepared, EditChanges):
-        return edit_keys(deriver.catalog.storage, entry, prepared, draft.write, memory_bytes)
-    if isinstance(prepared, SqlResult):
-        return prepared.rewrite(draft.write, memory_bytes)
-    return _replace_rows(entry, wanted.rows, draft)
 
 
 def _replace_rows(entry: KeyedEntry, given: Any, draft: Draft) -> EditResult:
