@@ -159,7 +159,7 @@ def test_a_failure_leaves_no_files(taken: Checkpoints, monkeypatch: pytest.Monke
     break_file(store, newest_file(store))
     before = data_in(store.url)
 
-    def refuse(*_: object, but: object) -> None:
+    def refuse(*_: object, exclude: object) -> None:
         raise OSError("no")
 
     monkeypatch.setattr("statestore.snapshot.commit.check_sizes", refuse)
