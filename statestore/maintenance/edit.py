@@ -180,11 +180,17 @@ def edit(
                 rows_after=result.rows,
                 key_groups=len(result.groups),
             )
-    files = result.state.replaced if dry_run else result.state.new
+    return _edited(draft.facts, entry, how, result, deletes.missing)
+
+
+def _edited(
+    facts: Mapping[str, Any], entry: KeyedEntry, how: str, result: EditResult, missing: pa.Table
+) -> EditedState:
+    files = result.state.replaced if facts["dry_run"] else result.state.new
     return EditedState(
-        **draft.facts,
-        operator=operator,
-        state=state,
+        **facts,
+        operator=entry.state.uid,
+        state=entry.state.name,
         how=how,
         rows_before=entry.rows,
         changed_rows_before=entry.changed_rows,
@@ -194,8 +200,8 @@ def edit(
         key_groups=result.groups,
         files=len(files),
         size_bytes=sum(handle.size_bytes for handle in files),
-        missing=deletes.missing.num_rows,
-        missing_keys=tuple(display_rows(deletes.missing.slice(0, _MOST_MISSING))),
+        missing=missing.num_rows,
+        missing_keys=tuple(display_rows(missing.slice(0, _MOST_MISSING))),
         examples=result.examples,
     )
 
