@@ -127,7 +127,7 @@ def size(size_bytes: int) -> str:
     return f"{value:.1f} {unit}"
 
 
-def amount(size_bytes: int, files: int) -> str:
+def size_and_files(size_bytes: int, files: int) -> str:
     """Return ``12.3 MB in 4 files``."""
     return f"{size(size_bytes)} in {counted(files, 'file')}"
 

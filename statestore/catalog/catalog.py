@@ -556,7 +556,7 @@ def _parse_store(raw: bytes, url: str) -> _StoreDocument:
         name=f"{url}/{STORE_FILE}",
         form=STORE_FORMAT,
         newest=STORE_FORMAT_VERSION,
-        mend=f"'statestore --store {url} repair' recreates it",
+        remedy=f"'statestore --store {url} repair' recreates it",
     )
 
 

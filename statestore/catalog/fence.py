@@ -76,7 +76,7 @@ from statestore.format.names import WRITERS, generation_of, writer_path
 from statestore.storage import Storage, put_once
 
 CLAIM_FORMAT = "statestore-writer"
-CLAIM_MEND = "'statestore repair' writes a new claim"
+CLAIM_REMEDY = "'statestore repair' writes a new claim"
 
 WRITER_VERSIONS = {1: "0.1.0", 2: "0.2.0"}
 """The writer versions, each with the oldest release that knows it.
@@ -180,7 +180,7 @@ def claim_from_json(raw: bytes, *, name: str, generation: int) -> Claim:
     """
     try:
         document = parse_document(
-            raw, _Claim, name=name, form=CLAIM_FORMAT, newest=WRITER_VERSION, mend=CLAIM_MEND
+            raw, _Claim, name=name, form=CLAIM_FORMAT, newest=WRITER_VERSION, remedy=CLAIM_REMEDY
         )
     except FormatVersionError as error:
         needs = json_decode(raw, type=_NeedsRelease).needs_release

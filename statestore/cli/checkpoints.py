@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.table import Table
 
 from statestore.cli.drawing import (
-    amount,
     bar,
     count,
     counted,
     duration,
     key_group_bars,
     size,
+    size_and_files,
     span_text,
     spans,
 )
@@ -264,7 +264,7 @@ def held_text(manifest: Manifest) -> str:
     changed = changed_rows(manifest)
     rows = counted(manifest.rows - changed, "row")
     more = f" and {counted(changed, 'row')} of changes" if changed else ""
-    return f"{rows}{more}, {amount(manifest.size_bytes, manifest.files)}"
+    return f"{rows}{more}, {size_and_files(manifest.size_bytes, manifest.files)}"
 
 
 def changed_rows(manifest: Manifest) -> int:
@@ -296,9 +296,9 @@ def share(changed: float | None) -> str:
 
 def _written(metrics: CheckpointMetrics) -> str:
     written, compacted = metrics.written, metrics.compaction
-    text = f"{counted(written.rows, 'row')}, {amount(written.size_bytes, written.files)}"
+    text = f"{counted(written.rows, 'row')}, {size_and_files(written.size_bytes, written.files)}"
     if compacted.files:
-        text += f", and {amount(compacted.size_bytes, compacted.files)} by compaction"
+        text += f", and {size_and_files(compacted.size_bytes, compacted.files)} by compaction"
     if metrics.changed_share is not None:
         text += f"; changed share {share(metrics.changed_share)}"
     return text

@@ -16,14 +16,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from statestore.display import amount, count, counted, duration, size, spans, when
+from statestore.display import count, counted, duration, size, size_and_files, spans, when
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 
 __all__ = [
     "ASCII",
     "UNICODE",
     "Pen",
-    "amount",
     "bar",
     "count",
     "counted",
@@ -32,6 +31,7 @@ __all__ = [
     "range_text",
     "signed",
     "size",
+    "size_and_files",
     "span_text",
     "spans",
     "sparkline",

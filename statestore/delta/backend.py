@@ -29,7 +29,7 @@ from statestore.delta.log_entry import (
     REQUIRED,
     Action,
     add_file,
-    application_of,
+    application_id,
     commit_info,
     configuration_of,
     define_table,
@@ -330,7 +330,7 @@ def _is_published(table: DeltaTable, entry: Entry, checkpoint_id: int) -> bool:
     """Return whether the table already shows the checkpoint."""
     return (
         _fits(table, entry)
-        and table.transaction_version(application_of(entry)) == checkpoint_id
+        and table.transaction_version(application_id(entry)) == checkpoint_id
         and _has_same_files(table, entry)
     )
 

@@ -100,14 +100,14 @@ def commit_info(entry: Entry, checkpoint_id: int) -> Action:
     }
 
 
-def application_of(entry: Entry) -> str:
+def application_id(entry: Entry) -> str:
     """Return the application of the table's transaction identifiers."""
     return f"statestore:{entry.table.path}"
 
 
 def transaction(entry: Entry, checkpoint_id: int) -> Action:
     """Return the identifier that prevents publishing the same checkpoint twice."""
-    identity = {"appId": application_of(entry), "version": checkpoint_id}
+    identity = {"appId": application_id(entry), "version": checkpoint_id}
     return {"txn": identity | {"lastUpdated": _now_ms()}}
 
 

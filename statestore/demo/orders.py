@@ -138,15 +138,17 @@ def _advance_offsets(begun: PerSubtask, ends: Sequence[SourceOffset]) -> PerSubt
     return tuple(map(tuple, moved))
 
 
-def _put(checkpoint: Any, come: DataFrame, old: RestoredCheckpoint | None) -> None:
+def _put(checkpoint: Any, run_totals: DataFrame, old: RestoredCheckpoint | None) -> None:
     """Write the totals: all of them in the first checkpoint, later only changed customers."""
     if old is None:
-        checkpoint.write_keyed(UID, STATE, come, key="customer", max_parallelism=MAX_PARALLELISM)
+        checkpoint.write_keyed(
+            UID, STATE, run_totals, key="customer", max_parallelism=MAX_PARALLELISM
+        )
         return
     state = old.keyed(UID, STATE).to_spark().drop("key_group")
     before = state.select("customer", *(F.col(name).alias(f"old_{name}") for name in _ADDED))
     added = [(F.col(n) + F.coalesce(F.col(f"old_{n}"), F.lit(0))).alias(n) for n in _ADDED]
-    changed = come.join(before, "customer", "left").select("customer", *added, "last_id")
+    changed = run_totals.join(before, "customer", "left").select("customer", *added, "last_id")
     # By id: the changes are relative to the restored checkpoint, even if there is a newer one.
     checkpoint.write_changes(UID, STATE, changed, base=old.checkpoint_id, key="customer")
 

@@ -144,12 +144,12 @@ def parse_document(
     name: str,
     form: str,
     newest: int,
-    mend: str = "recover it from a backup",
+    remedy: str = "recover it from a backup",
     known: tuple[int, str] | None = None,
 ) -> T:
     """Parse a document of the given form.
 
-    ``mend`` says in the error what to do about a damaged document. ``known`` is the length and
+    ``remedy`` says in the error what to do about a damaged document. ``known`` is the length and
     SHA-256 of all its bytes, if another document records them.
 
     Raises MalformedManifestError if a byte has changed or the bytes are not such a document, and
@@ -163,7 +163,7 @@ def parse_document(
     digest.update(seal)
     if not own or known not in (None, (len(raw), digest.hexdigest())):
         raise MalformedManifestError(
-            f"{name} is damaged: its SHA-256 does not match its content; {mend}"
+            f"{name} is damaged: its SHA-256 does not match its content; {remedy}"
         )
     try:
         document = _decode_document(raw, model, name)

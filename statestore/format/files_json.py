@@ -319,7 +319,7 @@ def refuse_disorder(ranges: Iterable[KeyGroupRange], max_parallelism: int) -> No
 
 LIST_FORMAT = "statestore-files"
 LIST_VERSION = 1
-_MEND_LIST = (
+_LIST_REMEDY = (
     "recover it from a backup, or take a full checkpoint of this state (other states can be "
     "carried) and expire the older checkpoints"
 )
@@ -371,7 +371,7 @@ def _read(
     try:
         raw = lists.read(file_list.path)
     except FileNotFoundError as error:
-        raise MalformedManifestError(f"{name} is missing; {_MEND_LIST}") from error
+        raise MalformedManifestError(f"{name} is missing; {_LIST_REMEDY}") from error
     document = _parse(raw, name, (file_list.size_bytes, file_list.sha256))
     with report_place(name, ".table"):
         if document.table != table:
@@ -392,7 +392,7 @@ def _parse(raw: bytes, name: str, known: tuple[int, str] | None = None) -> _List
         name=name,
         form=LIST_FORMAT,
         newest=LIST_VERSION,
-        mend=_MEND_LIST,
+        remedy=_LIST_REMEDY,
         known=known,
     )
 

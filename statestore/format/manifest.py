@@ -19,7 +19,17 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from statestore.display import NotebookBar, amount, bars, counted, figure, size, table, text, when
+from statestore.display import (
+    NotebookBar,
+    bars,
+    counted,
+    figure,
+    size,
+    size_and_files,
+    table,
+    text,
+    when,
+)
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.digest import RowSet, combine
 from statestore.format.documents import Count
@@ -406,7 +416,7 @@ class Manifest:
     def _summary(self) -> str:
         return (
             f"checkpoint {self.checkpoint_id}: parallelism {self.parallelism}, "
-            f"{counted(self.rows, 'row')}, {amount(self.size_bytes, self.files)}"
+            f"{counted(self.rows, 'row')}, {size_and_files(self.size_bytes, self.files)}"
             + ("; part of its source is left out" if self.left_out else "")
         )
 

@@ -244,8 +244,8 @@ def _layer_streams(
 ) -> list[Iterator[pa.Table]]:
     """Return sorted streams of the live changes of some layers, oldest first.
 
-    Adjacent tiny layers are merged in memory into one stream, about 1 MiB of files at a time. In a
-    merge, each stream takes part in every piece, and that costs more than its few rows.
+    Adjacent tiny layers are merged in memory into one stream, about 1 MiB of files at a time. A
+    merge has a fixed cost for each stream, which is higher than the cost of a few rows.
     """
     streams: list[Iterator[pa.Table]] = []
     for together in _tiny_together(layers):

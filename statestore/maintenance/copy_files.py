@@ -1,8 +1,8 @@
 """Bring a checkpoint's data files to another store: check, link or copy them, under new names.
 
 Each file gets a name in the target that was never used before. A file that a kept checkpoint of the
-target names is named again. A file that an interrupted copy left there, with the right length and
-SHA-256, is only given the new name. All others are copied, and hashed on the way. Nothing is
+target names keeps its name there. A file that an interrupted copy left there, with the right length
+and SHA-256, is only given the new name. All others are copied, and hashed on the way. Nothing is
 deleted: ``gc`` removes the files that no checkpoint names.
 
 **New names.** No two attempts ever use the same file name. A collection deletes by name, possibly

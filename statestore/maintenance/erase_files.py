@@ -216,7 +216,7 @@ class FileRows(NamedTuple):
     reason: str = ""
 
 
-def rows_in_file(
+def count_selected(
     storage: Storage, name: str, handle: Handle | None, selections_of: SelectionsOf
 ) -> FileRows:
     """Return how many rows of a data file are selected.

@@ -9,7 +9,7 @@ from statestore.delta.backend import cut_log, shown_files
 from statestore.format.manifest import Manifest
 from statestore.format.names import OPERATORS, is_data_file
 from statestore.maintenance.derive import Deriver
-from statestore.maintenance.erase_files import rows_in_file
+from statestore.maintenance.erase_files import count_selected
 from statestore.maintenance.erase_search import DELTA_LOG, LogReader
 from statestore.maintenance.erase_subject import Subject
 from statestore.storage import Storage
@@ -165,5 +165,5 @@ class _CleanFiles:
     def _count(self, folder: str, name: str) -> int | None:
         if name not in self._rows:
             selections = partial(self._subject.selections_of_file, folder)
-            self._rows[name] = rows_in_file(self._storage, name, None, selections).rows
+            self._rows[name] = count_selected(self._storage, name, None, selections).rows
         return self._rows[name]

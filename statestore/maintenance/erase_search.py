@@ -47,7 +47,7 @@ from statestore.format.names import (
 )
 from statestore.format.schema import Schema
 from statestore.listeners import Progress, ignore_progress
-from statestore.maintenance.erase_files import FileRows, rows_in_file
+from statestore.maintenance.erase_files import FileRows, count_selected
 from statestore.maintenance.erase_search_values import IsClean, ValueSearch, json_lines
 from statestore.maintenance.erase_subject import (
     OperatorKey,
@@ -377,7 +377,7 @@ class _Search:
             self.searched[OTHER_STATES] += 1
             self._clean.add(name)
             return
-        file_rows: FileRows = rows_in_file(
+        file_rows: FileRows = count_selected(
             self.storage, name, handle, selections_for_file(self.subject, folder, selections)
         )
         if file_rows.rows is None:

@@ -17,10 +17,10 @@ from msgspec import Struct
 from statestore.display import (
     MOST_BARS,
     NotebookBar,
-    amount,
     bars,
     figure,
     size,
+    size_and_files,
     spans,
     strips,
     table,
@@ -266,7 +266,7 @@ class RestorePlan:
     def _summary(self) -> str:
         return (
             f"checkpoint {self.checkpoint_id}: parallelism {self.old_parallelism} → "
-            f"{self.parallelism}, reads {amount(self.size_bytes, self.files)}"
+            f"{self.parallelism}, reads {size_and_files(self.size_bytes, self.files)}"
         )
 
     def __str__(self) -> str:

@@ -381,17 +381,17 @@ def _with_lists(pending: PendingCheckpoint, entries: Sequence[Entry]) -> list[En
 
 def _each(
     entries: Sequence[Entry],
-    is_concerned: Callable[[Entry], bool],
+    is_selected: Callable[[Entry], bool],
     change: Callable[[Entry], Entry],
 ) -> list[Entry]:
     """Change the selected states in threads, and return all states in their order.
 
     If no state is selected, no thread starts, because a thread costs more than a small state.
     """
-    concerned = [entry for entry in entries if is_concerned(entry)]
+    selected = [entry for entry in entries if is_selected(entry)]
     with ThreadPoolExecutor(max_workers=_PUBLISHERS) as pool:
-        changed = pool.map(change, concerned)
-        return [next(changed) if is_concerned(entry) else entry for entry in entries]
+        changed = pool.map(change, selected)
+        return [next(changed) if is_selected(entry) else entry for entry in entries]
 
 
 def _put(pending: PendingCheckpoint, manifest: Manifest) -> Manifest:

@@ -385,7 +385,7 @@ def _one_in_spark(column: Column, field: T.StructField) -> Column:
 
 def _part(
     task: ProcessorTask,
-    few: pa.Table | None,
+    collected: pa.Table | None,
     produced: DataFrame,
     tag: RowTag,
     state: ProcessorState,
@@ -398,19 +398,19 @@ def _part(
     }
     names = state.schema.names[: width[tag.change]]
     columns = task.output_columns.names_of(tag.table)
-    if few is not None:
-        rows = few.filter(pc.equal(few.column(WHAT), tag.number)).select(columns)
+    if collected is not None:
+        rows = collected.filter(pc.equal(collected.column(WHAT), tag.number)).select(columns)
         rows = rows.select(range(len(names))).rename_columns(names)
         return rows if rows.num_rows else None
     renamed = (F.col(a).alias(b) for a, b in zip(columns, names, strict=False))
     return produced.where(F.col(WHAT) == tag.number).select(*renamed)
 
 
-def _output(task: ProcessorTask, few: pa.Table | None, produced: DataFrame) -> DataFrame:
+def _output(task: ProcessorTask, collected: pa.Table | None, produced: DataFrame) -> DataFrame:
     columns, names = task.output_columns.names_of(0), task.output.names
-    if few is None:
+    if collected is None:
         return produced.where(F.col(WHAT) == OUTPUT.number).select(*columns).toDF(*names)
-    rows = few.filter(pc.equal(few.column(WHAT), OUTPUT.number)).select(columns)
+    rows = collected.filter(pc.equal(collected.column(WHAT), OUTPUT.number)).select(columns)
     if not rows.num_rows:  # Spark's conversion from Arrow fails for lists without rows
         return produced.sparkSession.createDataFrame([], task.output)
     return frame_of(produced.sparkSession, rows.rename_columns(names), task.output)

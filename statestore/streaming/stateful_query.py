@@ -98,9 +98,9 @@ class SmallBatchProbe:
         self._left_out = max(self._left_out - 1, 0)
         return not self._left_out
 
-    def record(self, *, few: bool) -> None:
+    def record(self, *, is_small: bool) -> None:
         """Record the result of a probe."""
-        self._left_out = 0 if few else self._LEFT_OUT + 1
+        self._left_out = 0 if is_small else self._LEFT_OUT + 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,7 +310,7 @@ class StatefulQuery:
         rows = None
         if self._trials.next():
             events, rows = collect_if_few(events)
-            self._trials.record(few=rows is not None)
+            self._trials.record(is_small=rows is not None)
         if rows is None:
             # A cached DataFrame has a known size: few rows then need no Python worker.
             events = keep(events)

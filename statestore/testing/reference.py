@@ -164,7 +164,7 @@ def canonical(value: Any) -> Any:
 
 
 def rows_digest(rows: Sequence[Row], schema: Schema) -> int:
-    """Return the digest of rows, which have Python values, by its definition."""
+    """Return the digest of rows of Python values, computed as the definition of the digest says."""
     return combine(
         hash_row({f.name: _plain(row[f.name], f.type) for f in schema.fields}) for row in rows
     )

@@ -103,7 +103,7 @@ def test_more_tasks_than_flink_can_count_are_the_maximum() -> None:
 
 
 def test_negative_bytes_are_named() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"part 1 .* not -5"):
+    with pytest.raises(InvalidArgumentError, match=r"partition 0, subpartition 1 .* not -5"):
         ConsumedInput([[1, -5]])
 
 

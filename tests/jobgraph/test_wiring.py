@@ -128,5 +128,5 @@ def test_a_subtask_that_does_not_exist_is_refused(wrong: Any) -> None:
 
 def test_an_unknown_mapper_is_refused() -> None:
     """The message lists the available mappers."""
-    with pytest.raises(InvalidArgumentError, match="ROUND_ROBIN, ARBITRARY"):
+    with pytest.raises(InvalidArgumentError, match="'ROUND_ROBIN', 'ARBITRARY'"):
         old_subtasks("round", 0, 2, 2)

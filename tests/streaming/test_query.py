@@ -199,11 +199,11 @@ def test_many_events_after_a_spark_state_occur_once(world: World, provider: str)
 def test_after_many_events_small_batches_are_probed_occasionally() -> None:
     probe = SmallBatchProbe()
     assert [probe.next() for _ in range(3)] == [True] * 3
-    probe.record(few=False)
+    probe.record(is_small=False)
     assert [probe.next() for _ in range(17)] == [False] * 15 + [True] * 2
-    probe.record(few=False)
+    probe.record(is_small=False)
     assert not probe.next()
-    probe.record(few=True)
+    probe.record(is_small=True)
     assert probe.next()
 
 

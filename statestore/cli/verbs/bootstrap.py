@@ -12,7 +12,7 @@ import click
 
 from statestore.cli.arguments import named_values
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.drawing import amount, count, counted
+from statestore.cli.drawing import count, counted, size_and_files
 from statestore.cli.options import (
     dry_run_option,
     hash_scheme_option,
@@ -347,4 +347,4 @@ def write_summary(page: Page, summary: BootstrapSummary) -> None:
     if summary.max_parallelism is not None:
         page.line(f"  key groups   {count(summary.max_parallelism)}, {summary.hash_scheme}")
     if not summary.dry_run:
-        page.line(f"  written      {amount(summary.size_bytes, summary.files)}")
+        page.line(f"  written      {size_and_files(summary.size_bytes, summary.files)}")

@@ -8,7 +8,7 @@ import click
 
 from statestore.catalog.holds import Held
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.drawing import amount, counted, duration, size, span_text
+from statestore.cli.drawing import counted, duration, size, size_and_files, span_text
 from statestore.cli.options import SPAN, dry_run_option
 from statestore.cli.output import Output, Page, progress_bar, write_first
 from statestore.maintenance.gc import CollectedGarbage, FileAmount
@@ -59,7 +59,7 @@ def write_expired(page: Page, expired: ExpiredCheckpoints) -> None:
     page.line(f"  expired     {_numbers(page, expired.expired)}")
     page.line(f"  kept        {_numbers(page, expired.kept)}")
     unused = "unused then" if expired.dry_run else "unused now "
-    page.line(f"  {unused} {amount(expired.size_bytes, expired.files)}")
+    page.line(f"  {unused} {size_and_files(expired.size_bytes, expired.files)}")
     _write_held(page, expired.held)
     if expired.damaged:
         damaged = _numbers(page, expired.damaged)
@@ -104,13 +104,13 @@ def write_collected(page: Page, collected: CollectedGarbage) -> None:
     page.line(f"{verb} {_amount(collected.removed)} of {collected.store}", "bold")
     removed, stray = collected.removed, collected.stray
     if collected.expired:
-        known = amount(removed.size_bytes - stray.size_bytes, removed.files - stray.files)
+        known = size_and_files(removed.size_bytes - stray.size_bytes, removed.files - stray.files)
         page.line(f"  expired          {known} of {_checkpoints(page, collected.expired)}")
     if collected.strays:
         page.line(f"  stray            {_amount(stray)} that no manifest references:")
         write_first(page, collected.strays, indent="    ")
     live, lists = collected.live, collected.live_lists
-    data = amount(live.size_bytes - lists.size_bytes, live.files - lists.files)
+    data = size_and_files(live.size_bytes - lists.size_bytes, live.files - lists.files)
     more = f", and {size(lists.size_bytes)} in {counted(lists.files, 'list')} of files"
     kept = f"{data} of {_checkpoints(page, collected.kept)}{more if lists.files else ''}"
     page.line(f"  kept, in use     {kept}")
@@ -154,7 +154,7 @@ def _write_held(page: Page, held: Iterable[Held]) -> None:
 
 
 def _amount(files: FileAmount) -> str:
-    return amount(files.size_bytes, files.files)
+    return size_and_files(files.size_bytes, files.files)
 
 
 def _checkpoints(page: Page, numbers: Sequence[int]) -> str:

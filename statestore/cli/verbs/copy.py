@@ -6,7 +6,7 @@ import click
 
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.drawing import amount
+from statestore.cli.drawing import size_and_files
 from statestore.cli.options import checkpoint_argument, dry_run_option
 from statestore.cli.output import Output, Page, progress_bar
 from statestore.maintenance.copy import CopiedCheckpoint
@@ -68,8 +68,8 @@ def copy_checkpoint(
 def write_copied(page: Page, copied: CopiedCheckpoint) -> None:
     """Write the result of a copy as text."""
     source = f"checkpoint {copied.checkpoint_id} of {copied.store}"
-    all_of_it = amount(copied.size_bytes, copied.files)
-    lacked = amount(copied.copied_bytes, copied.copied_files)
+    all_of_it = size_and_files(copied.size_bytes, copied.files)
+    lacked = size_and_files(copied.copied_bytes, copied.copied_files)
     if copied.found:
         there = f"checkpoint {copied.new_checkpoint_id} of {copied.target}"
         page.line(f"{source} was already copied: it is {there}")
@@ -95,9 +95,11 @@ def write_linked(page: Page, linked: CopiedCheckpoint) -> None:
         page.line(
             f"linked {source} to {linked.target} as checkpoint {linked.new_checkpoint_id}", "bold"
         )
-    shared = amount(linked.size_bytes - linked.copied_bytes, linked.files - linked.copied_files)
+    shared = size_and_files(
+        linked.size_bytes - linked.copied_bytes, linked.files - linked.copied_files
+    )
     page.line(f"  shared  {shared}")
-    page.line(f"  copied  {amount(linked.copied_bytes, linked.copied_files)}")
+    page.line(f"  copied  {size_and_files(linked.copied_bytes, linked.copied_files)}")
     if linked.savepoint is not None:
         page.line(f"  savepoint {linked.savepoint}")
     write_left_out(page, linked.left_out)

@@ -11,7 +11,7 @@ import click
 from statestore.cli.arguments import column_values, key_of, named_values, parse_row
 from statestore.cli.checkpoints import write_derived, write_row_changes
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.drawing import amount, count, counted
+from statestore.cli.drawing import count, counted, size_and_files
 from statestore.cli.options import (
     checkpoint_argument,
     dry_run_option,
@@ -182,7 +182,7 @@ def write_edited(page: Page, edited: EditedState) -> None:
     if edited.missing:
         page.line(f"  missing      {_missing_text(edited)}", "yellow")
     verb = "to replace" if edited.dry_run else "written   "
-    written = amount(edited.size_bytes, edited.files)
+    written = size_and_files(edited.size_bytes, edited.files)
     page.line(f"  {verb}   {written}, {counted(len(edited.key_groups), 'key group')}")
     write_row_changes(page, edited.examples, total=edited.deleted + edited.put)
     write_derived(page, edited)

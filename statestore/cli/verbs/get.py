@@ -204,12 +204,12 @@ def write_history(page: Page, result: KeyHistoryResult) -> None:
         write_left_out(page, one.left_out, indent=f"  {one.checkpoint_id}: ")
 
 
-def _rows(one: KeyAt, key: dict[str, Any]) -> tuple[str, str]:
-    """Return the number of rows, and the rows on one line, without the key."""
-    if one.rows is None:
+def _rows(version: KeyAt, key: dict[str, Any]) -> tuple[str, str]:
+    """Return the number of rows, and the rows on version line, without the key."""
+    if version.rows is None:
         return "", "no such state, or a different key type"
     rows = [
         ", ".join(f"{name} {value_text(value)}" for name, value in row.items() if name not in key)
-        for row in one.rows
+        for row in version.rows
     ]
     return count(len(rows)), "; ".join(rows)

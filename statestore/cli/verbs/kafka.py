@@ -297,14 +297,14 @@ def write_translated(page: Page, translated: TranslatedOffsets) -> None:
     write_derived(page, translated)
 
 
-def _row(each: TranslatedPartition) -> tuple[str, ...]:
+def _row(partition: TranslatedPartition) -> tuple[str, ...]:
     return (
-        each.topic,
-        str(each.partition),
-        "-" if each.source_offset is None else str(each.source_offset),
-        each.precision or "-",
-        "-" if each.low is None else f"{each.low}..{each.high}",
-        each.decision,
-        "-" if each.offset is None else str(each.offset),
-        each.reason,
+        partition.topic,
+        str(partition.partition),
+        "-" if partition.source_offset is None else str(partition.source_offset),
+        partition.precision or "-",
+        "-" if partition.low is None else f"{partition.low}..{partition.high}",
+        partition.decision,
+        "-" if partition.offset is None else str(partition.offset),
+        partition.reason,
     )

@@ -28,7 +28,7 @@ from statestore.cli.checkpoints import (
     write_subtasks,
 )
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.drawing import amount, count, counted, duration, size, when
+from statestore.cli.drawing import count, counted, duration, size, size_and_files, when
 from statestore.cli.graphs import write_matching
 from statestore.cli.options import (
     Parsed,
@@ -290,7 +290,7 @@ def write_plan(page: Page, planned: PlannedRestore) -> None:
     plan = planned.plan
     change = f"parallelism {plan.old_parallelism} to {plan.parallelism}"
     page.line(f"restore of checkpoint {plan.checkpoint_id} of {planned.store}: {change}", "bold")
-    page.line(f"reads {amount(plan.size_bytes, plan.files)}; rewrites nothing")
+    page.line(f"reads {size_and_files(plan.size_bytes, plan.files)}; rewrites nothing")
     if plan.local_bytes:
         page.line(f"{size(plan.local_bytes)} of that is in the local cache of this host")
     write_left_out(page, plan.left_out, indent="")
@@ -345,17 +345,17 @@ def _table(found: Comparison) -> Any:
     return table
 
 
-def _row(one: Compared) -> Sequence[str]:
+def _row(compared: Compared) -> Sequence[str]:
     row = [
-        str(one.parallelism),
-        size(one.moved_bytes),
-        size(one.largest_bytes),
-        size(one.size_bytes),
-        count(one.files),
-        count(one.requests),
+        str(compared.parallelism),
+        size(compared.moved_bytes),
+        size(compared.largest_bytes),
+        size(compared.size_bytes),
+        count(compared.files),
+        count(compared.requests),
     ]
-    row += [] if one.seconds is None else [duration(1000 * one.seconds)]
-    return row if one.money is None else [*row, f"{one.money:.4g}"]
+    row += [] if compared.seconds is None else [duration(1000 * compared.seconds)]
+    return row if compared.money is None else [*row, f"{compared.money:.4g}"]
 
 
 def _moved(found: Comparison) -> str:

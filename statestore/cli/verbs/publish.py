@@ -11,7 +11,7 @@ import click
 from statestore.cli.arguments import named_values
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.drawing import amount, count, counted, duration
+from statestore.cli.drawing import count, counted, duration, size_and_files
 from statestore.cli.options import (
     checkpoint_argument,
     dry_run_option,
@@ -153,7 +153,7 @@ def write_published(page: Page, published: PublishedState) -> None:
         page.line(f"would show {shown} as the Iceberg table {published.table}", "bold")
     else:
         page.line(f"the Iceberg table {published.table} shows {shown}", "bold")
-    data = amount(published.size_bytes, published.files)
+    data = size_and_files(published.size_bytes, published.files)
     page.line(f"  {state}: {counted(published.rows, 'row')}, {data}")
     if not published.is_current:
         before = published.replaced_checkpoint

@@ -25,7 +25,7 @@ from statestore.cli.checkpoints import (
     write_subtasks,
 )
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.drawing import amount, bar, count, counted, duration, size, when
+from statestore.cli.drawing import bar, count, counted, duration, size, size_and_files, when
 from statestore.cli.graphs import ShownGraph, shown_graph, write_graph
 from statestore.cli.options import checkpoint_argument, keys_option, state_options
 from statestore.cli.output import Column, Output, Page, cell, table_of, value_text
@@ -414,7 +414,7 @@ def _write_states(page: Page, manifest: Manifest, uid: str) -> None:
 
 def _state_pairs(entry: Entry) -> list[tuple[str, str]]:
     base = entry.parts[0]
-    held = f"{counted(base.rows, 'row')}, {amount(base.size_bytes, base.files)}"
+    held = f"{counted(base.rows, 'row')}, {size_and_files(base.size_bytes, base.files)}"
     version = "" if entry.table.version is None else f", Delta table version {entry.table.version}"
     table = f"{entry.table.format}{version}, {entry.table.path}"
     last = [("holds", held), ("digest", digest_text(base.digest)), ("table", table)]

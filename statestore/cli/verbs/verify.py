@@ -67,7 +67,7 @@ def write_report(page: Page, report: VerifyReport) -> None:
             page.line(f"  checkpoint {number} is shown by the Iceberg table {table}")
     if broken:
         page.line()
-        page.table(_broken_table(broken, is_of_several=len(report.checkpoints) > 1))
+        page.table(_broken_table(broken, shows_checkpoints=len(report.checkpoints) > 1))
     if report.strays:
         page.line()
         page.line(
@@ -85,13 +85,13 @@ def _by_file(broken: Iterable[BrokenFile]) -> list[tuple[BrokenFile, ...]]:
     return [tuple(group) for group in files.values()]
 
 
-def _broken_table(files: Sequence[tuple[BrokenFile, ...]], *, is_of_several: bool) -> Table:
+def _broken_table(files: Sequence[tuple[BrokenFile, ...]], *, shows_checkpoints: bool) -> Table:
     """Return a row for each file; redundant columns are omitted."""
     columns: dict[str, list[str]] = {
         "operator": [file.operator or "" for file, *_ in files],
         "state": [file.state or "" for file, *_ in files],
         "key groups": [_groups(file) for file, *_ in files],
-        "checkpoints": [_ids(group) if is_of_several else "" for group in files],
+        "checkpoints": [_ids(group) if shows_checkpoints else "" for group in files],
         "file": [file.file for file, *_ in files],
         "what is wrong": [
             "; ".join(dict.fromkeys(text for finding in group for text in finding.what))
