@@ -123,7 +123,7 @@ def document_bytes(
             read(raw)
     except (StateStoreError, RecursionError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"this cannot be stored, because it could not be read back: {error}"
+            f"a document cannot be stored, because it could not be read back: {error}"
         ) from error
     return raw
 

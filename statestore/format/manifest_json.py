@@ -181,7 +181,9 @@ def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> di
     is_derived = origin.command in _FROM_ELSEWHERE or (type(old) is int and 0 < old < checkpoint_id)
     if origin.command in REPLACING and None in (origin.savepoints, origin.expired):
         with report_place(name, ".origin"):
-            raise ValueError(f"a {origin.command} records 'savepoints' and 'expired'")
+            raise ValueError(
+                f"the origin of a {origin.command} must have 'savepoints' and 'expired'"
+            )
     with report_place(name, ".origin.checkpoint"):
         if not is_derived:
             raise ValueError(

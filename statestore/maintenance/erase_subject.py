@@ -326,8 +326,8 @@ class ColumnSubject(Subject):
     def selections_of_file(self, folder: str, schema: Schema) -> tuple[Selection, ...] | None:
         """Return the values in the types of the file's columns.
 
-        A file that lacks a column has no such row. If no manifest names the file's table, the
-        columns are assumed to be part of its identity.
+        A file that lacks one of the columns has no rows of the subject. If no manifest names the
+        file's table, the columns are assumed to be part of its identity.
         """
         states = self._folders.get(folder)
         if states is not None and not any(map(self._has_all, states)):

@@ -181,7 +181,7 @@ class AzureStorage(ObjectStorage):
             time.sleep(0.1)
             copied = {"copy_status": self._request(target.get_blob_properties).copy.status}
         if copied["copy_status"] != "success":
-            raise OSError(f"the copy on the server has the status {copied['copy_status']}")
+            raise OSError(f"the copy on the server ended with the status {copied['copy_status']}")
 
     def _page(self, prefix: str, most: int, following: Any) -> ListingPage:
         return self._listing(prefix, most, following, ["metadata"])

@@ -208,7 +208,7 @@ def graph_of(number: int | None) -> JobGraph | None:
         ({}, r"\$.origin: Object missing required field `command`"),
         ({"command": "mine"}, r"\$.origin: Object missing required field `checkpoint`"),
         ({"command": "mine", "checkpoint": 2}, r"\$.origin.checkpoint: the source of checkpoint 2"),
-        ({"command": "purge", "checkpoint": 1}, "a purge records 'savepoints' and 'expired'"),
+        ({"command": "purge", "checkpoint": 1}, "a purge must have 'savepoints' and 'expired'"),
         ({"command": "mine", "checkpoint": 1, "v": float("nan")}, "would be read as"),
         ({"command": "mine", "checkpoint": 1, "v": {1}}, "would be read as"),
         ({"command": "mine", "checkpoint": 1, "v": (1,)}, "would be read as"),

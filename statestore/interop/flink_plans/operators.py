@@ -77,7 +77,8 @@ def accumulator_fields(
     retracts = node.flags("aggCallNeedRetractions")
     if not len(calls) == len(retracts) == len(names):
         raise node.error(
-            f"has {len(calls)} functions, {len(retracts)} retractions and {len(names)} results"
+            f"has {len(calls)} functions, {len(retracts)} retractions and {len(names)} results; "
+            "the three numbers must be equal"
         )
     fields: Fields = []
     for call, name, is_retracted in zip(calls, names, retracts, strict=True):
@@ -110,8 +111,8 @@ def _call_fields(
     function = function or call.data.get("catalogName")
     if call.flag("distinct"):
         raise UnsupportedTypeError(
-            f"the function {function} of {name!r} is DISTINCT: its accumulator has a map of all "
-            "values"
+            f"the function {function} of {name!r} is DISTINCT, which is not supported: its "
+            "accumulator has a map of all values"
         )
     own = call.select(arguments, call.numbers("argList"), "argList")
     if function == _COUNT:
@@ -124,8 +125,8 @@ def _call_fields(
         )
     if is_retracted and function in (_MIN, _MAX):
         raise UnsupportedTypeError(
-            f"the function {function} of {name!r} has rows that can be retracted: its accumulator "
-            "has a map of all values"
+            f"the function {function} of {name!r} has rows that can be retracted, which is not "
+            "supported: its accumulator has a map of all values"
         )
     (argument,) = field_types(own)
     fields = make(name, argument)
@@ -515,7 +516,9 @@ def _lifetimes(node: PlanNode, count: int) -> tuple[int, ...]:
     states = node.members("state")
     by_index = {state.value("index", int): state.value("ttl", str) for state in states}
     if sorted(by_index) != list(range(count)) or len(states) != count:
-        raise node.error(f"has {len(states)} entries of 'state' for {count} inputs")
+        raise node.error(
+            f"has {len(states)} entries of 'state' for {count} inputs; each input needs one"
+        )
     return tuple(_milliseconds(by_index[index], node) for index in range(count))
 
 
@@ -523,7 +526,7 @@ def _milliseconds(text: str, node: PlanNode) -> int:
     try:
         return milliseconds_of(text)
     except InvalidArgumentError as error:
-        raise node.error(f"has a state with the TTL {text!r:.40}") from error
+        raise node.error(f"has a state with the invalid TTL {text!r:.40}") from error
 
 
 _KINDS: Mapping[str, Callable[[PlanNode, str], tuple[PlanState, ...]]] = {

@@ -84,7 +84,7 @@ def _parse_field(text: str, where: str) -> PlanField:
     """Parse a field such as ```` `user` BIGINT NOT NULL ````; a backtick in a name is doubled."""
     name = re.match(r"`((?:[^`]|``)*)`\s+", text)
     if name is None:
-        raise CorruptionError(f"{where} has a row type with the field {text!r:.100}")
+        raise CorruptionError(f"{where} has a row type with the invalid field {text!r:.100}")
     return _parse_text(name[1].replace("``", "`"), text[name.end() :])
 
 
@@ -112,7 +112,7 @@ def _parse_object(field: Any, where: str) -> PlanField:
             return _parse_text(name, text)
         case {"name": str(name), "fieldType": {"type": str(root)} as field_type}:
             return _parse_object_type(name, root, field_type)
-    raise CorruptionError(f"{where} has a row type with the field {field!r:.100}")
+    raise CorruptionError(f"{where} has a row type with the invalid field {field!r:.100}")
 
 
 def _parse_object_type(name: str, root: str, field_type: Mapping[str, Any]) -> PlanField:

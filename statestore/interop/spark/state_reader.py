@@ -1,9 +1,10 @@
 """Read a query's state with Spark's own reader, to import or verify it, and digest its rows.
 
-Spark reads a location as if it described its operators and its settings correctly. Nothing is
-written to the location, whose query may be running. Instead Spark reads it through Hadoop's ViewFs,
-which joins several folders under one URL: the location, and a temporary folder with the
-descriptions to replace. Only Spark's driver reads descriptions, so this folder can be local.
+Spark does not check the files of a location that describe its operators and settings, so wrong ones
+are replaced for Spark. Nothing is written to the location, whose query may be running. Instead
+Spark reads it through Hadoop's ViewFs, which joins several folders under one URL: the location, and
+a temporary folder with the replacements. Only Spark's driver reads these, so this folder can be
+local.
 
 The rows of a store are counted and digested before and after they are written. There are three
 digests. Each is computed in the same way on both sides of a comparison:
@@ -115,14 +116,16 @@ def observe_bytes(rows: DataFrame, columns: Columns, partitions: int) -> Observe
     """
     if not isinstance(columns, StoreColumns):
         return observe_state(rows, columns, partitions)
-    return _digest_structs(rows.select(*_placed(columns, partitions), "key", "value"))
+    return _digest_structs(
+        rows.select(*_partition_and_misplaced(columns, partitions), "key", "value")
+    )
 
 
 def observe_columns(rows: DataFrame, columns: Columns, partitions: int) -> ObservedState:
     """Read all rows of a store as :func:`observe_state` does, with the digest of observe_table."""
     assert isinstance(columns, StoreColumns)
     assert columns.is_typed
-    state = columns.to_state(rows, *_placed(columns, partitions))
+    state = columns.to_state(rows, *_partition_and_misplaced(columns, partitions))
     return _digest_structs(_as_structs(state, columns))
 
 
@@ -133,7 +136,7 @@ def observe_table(state: DataFrame, columns: StoreColumns) -> RowSet:
     return _digest_structs(_as_structs(unplaced, columns)).contents
 
 
-def _placed(columns: StoreColumns, partitions: int) -> tuple[Column, Column]:
+def _partition_and_misplaced(columns: StoreColumns, partitions: int) -> tuple[Column, Column]:
     """Return a row's partition, and 1 if the row belongs to another partition, otherwise 0."""
     partition = F.col("partition_id")
     misplaced = partition != columns.owner_in_spark(partitions)

@@ -390,7 +390,7 @@ def as_millis(array: pa.Array) -> pa.Array:
     try:
         return array.cast(pa.timestamp("ms", array.type.tz)).cast(pa.int64())
     except pa.ArrowInvalid as error:
-        raise UnsupportedTypeError(f"Flink stores milliseconds here, and {error}") from error
+        raise UnsupportedTypeError(f"Flink stores this column in milliseconds: {error}") from error
 
 
 def from_millis(array: pa.Array, stored: pa.DataType) -> pa.Array:

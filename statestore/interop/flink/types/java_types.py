@@ -167,7 +167,11 @@ def _read_padding(reader: Reader) -> int:
     begin = reader.position
     padding = reader.i32()
     if not 0 <= padding <= _LONGEST_PADDING:
-        raise reader.error(f"a null is followed by {padding} bytes", position=begin)
+        raise reader.error(
+            f"a null is followed by {padding} bytes, which are fewer than 0 or more than "
+            f"{_LONGEST_PADDING}",
+            position=begin,
+        )
     return padding
 
 

@@ -166,7 +166,10 @@ class KryoType(FlinkType):
             values = []
             for value in raw.to_pylist():
                 if value[0] != simple.number + _FIRST_NUMBER:
-                    raise ValueError(f"its class has the number {value[0] - _FIRST_NUMBER}")
+                    number = value[0] - _FIRST_NUMBER
+                    raise ValueError(
+                        f"its class has the number {number} instead of {simple.number}"
+                    )
                 values.append(simple.decode(value[1:], self.kryo))
             column = pa.array(values, self.arrow_type())
             is_exact = self.write(column).equals(raw.cast(BYTES))

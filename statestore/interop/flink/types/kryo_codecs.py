@@ -369,7 +369,9 @@ def _read_date(source: KryoSource) -> bytes:
     begin = source.reader.position
     day, month = source.reader.i16(), source.reader.i16()
     if not (1 <= month <= _MONTHS and 1 <= day <= _MOST_DAYS):
-        raise source.reader.error(f"a date has month {month} and day {day}", position=begin)
+        raise source.reader.error(
+            f"a date has month {month} and day {day}, which do not exist", position=begin
+        )
     return encode_number(_signed(source) % _WORD) + bytes([month, day])
 
 

@@ -177,7 +177,10 @@ def _list_fields(pojo: PojoType) -> list[pa.Field]:
                 f"{subclass.class_name}, a subclass of {pojo.class_name}, is not a POJO"
             )
         if subclass.value.registered or subclass.value.others:
-            raise UnsupportedTypeError(f"{subclass.class_name} has subclasses of its own")
+            raise UnsupportedTypeError(
+                f"{subclass.class_name}, a subclass of {pojo.class_name}, has subclasses of its "
+                "own, which are not supported"
+            )
         for field in subclass.value.fields:
             data_type = field.value.arrow_type()
             if field_types.setdefault(field.name, data_type) != data_type:

@@ -133,7 +133,7 @@ def _digits_member(least: int, most: int) -> Member:
     def read(snapshot: SnapshotReader) -> int:
         digits = snapshot.reader.i32()
         if not least <= digits <= min(most, snapshot.members.get("precision", most)):
-            raise snapshot.reader.error(f"a type of Flink SQL has {digits} digits")
+            raise snapshot.reader.error(f"a type of Flink SQL cannot have {digits} digits")
         return digits
 
     return Member(read, i32)
@@ -364,7 +364,10 @@ def _take_rows(cursor: Cursor) -> list[bytes]:
         reader = cursor.reader(row)
         skip_sized(reader)
         if reader.position % _WORD != _LENGTH_BYTES:
-            raise reader.error(f"a SQL row has {reader.position - _LENGTH_BYTES} bytes", position=0)
+            size = reader.position - _LENGTH_BYTES
+            raise reader.error(
+                f"a SQL row has {size} bytes, which are not a multiple of {_WORD}", position=0
+            )
         sql_rows.append(bytes(reader.data[_LENGTH_BYTES : reader.position]))
         positions[row] += reader.position
     cursor.position = positions
