@@ -38,8 +38,8 @@ from statestore.maintenance.diff_rows import (
     ComparedSide,
     compare_groups,
     compare_whole,
+    differing_groups,
     examples_of,
-    unlike_groups,
 )
 from statestore.maintenance.store_context import HasContext
 from statestore.parquet.operator_elements import elements_of
@@ -160,7 +160,7 @@ class _Comparison:
     def _expected(self, a: Entry | None, b: Entry | None) -> int:
         """Return the number of key groups to compare; 1 if the state is compared as a whole."""
         if isinstance(a, KeyedEntry) and isinstance(b, KeyedEntry) and _has_common_groups(a, b):
-            return len(unlike_groups(*self._compared_sides(a, b)))
+            return len(differing_groups(*self._compared_sides(a, b)))
         return 1
 
     def _compare_state(self, a: Entry | None, b: Entry | None) -> StateDifference:

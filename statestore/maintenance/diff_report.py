@@ -179,33 +179,35 @@ class CheckpointDifference:
 
     def _repr_html_(self) -> str:
         """Return the notebook view: counts of added, changed and removed rows, and examples."""
-        unlike = [state for state in self.states if state.differs]
+        differing = [state for state in self.states if state.differs]
         sentences = [
             f"{property_name}: {_or_dash(side.a)} → {_or_dash(side.b)}"
             for property_name, side in [
                 *((other.what, other) for other in (*self.others, *self.graph)),
                 *(
                     (f"{state.operator} · {state.state}, {o.what}", o)
-                    for state in unlike
+                    for state in differing
                     for o in state.others
                 ),
             ]
         ]
         examples = (
             (example.change, state.operator, state.state, example.key_group, example.a, example.b)
-            for state in unlike
+            for state in differing
             for example in state.examples
         )
         columns = ("change", "operator", "state", "key_group", "a", "b")
-        drawn = [_bar(state) for state in unlike]
+        drawn = [_bar(state) for state in differing]
         tables = table([*_COLUMNS], self._rows()), table(columns, examples)
         return figure(self._summary(), *map(text, sentences), bars(drawn), *tables)
 
     def _summary(self) -> str:
         sides = f"checkpoint {self.a.checkpoint_id} → {self.b.checkpoint_id}"
-        unlike = sum(state.differs for state in self.states)
+        differing = sum(state.differs for state in self.states)
         states = counted(len(self.states), "state")
-        return f"{sides}: {count(unlike)} of {states} differ" if self.differs else f"{sides}: equal"
+        return (
+            f"{sides}: {count(differing)} of {states} differ" if self.differs else f"{sides}: equal"
+        )
 
 
 def _bar(state: StateDifference) -> NotebookBar:

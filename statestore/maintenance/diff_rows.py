@@ -154,19 +154,21 @@ class ComparedRows:
         self.groups.append(GroupDifference(key_group=group, **counts))
 
 
-def unlike_groups(a: ComparedSide, b: ComparedSide) -> tuple[int, ...]:
+def differing_groups(a: ComparedSide, b: ComparedSide) -> tuple[int, ...]:
     """Return the key groups that differ according to the manifests; reads no files.
 
     If the columns or the hash functions of the sides differ, digests cannot be compared, and all
     key groups are returned. A returned key group with changes may still turn out to be equal.
     """
-    return _unlike_in(a, a.parts(), b.parts())
+    return _differing(a, a.parts(), b.parts())
 
 
-def _unlike_in(a: ComparedSide, old: dict[int, Parts], new: dict[int, Parts]) -> tuple[int, ...]:
-    tell = digests_compare(a.entry.state.schema, a.other)
+def _differing(a: ComparedSide, old: dict[int, Parts], new: dict[int, Parts]) -> tuple[int, ...]:
+    comparable = digests_compare(a.entry.state.schema, a.other)
     return tuple(
-        group for group in sorted({*old, *new}) if not tell or old.get(group) != new.get(group)
+        group
+        for group in sorted({*old, *new})
+        if not comparable or old.get(group) != new.get(group)
     )
 
 
@@ -175,22 +177,22 @@ def compare_groups(
 ) -> ComparedRows:
     """Compare states with the same key groups, one key group after another.
 
-    Among the differing key groups (:func:`unlike_groups`), the ones with changes or with rows on
+    Among the differing key groups (:func:`differing_groups`), the ones with changes or with rows on
     both sides are read. The others are read only for examples, of which there are at most
     ``limit``, from as many key groups as possible. ``on_group`` is called for each differing key
     group.
     """
     old, new = a.parts(), b.parts()
     same_columns = set(a.entry.state.schema.names) == set(a.other.names)
-    unlike = _unlike_in(a, old, new)
+    differing = _differing(a, old, new)
     both = frozenset(
         group
-        for group in unlike
+        for group in differing
         if (group in old and group in new) or len(old.get(group) or new[group]) > 1
     )
     left = set(both)
     result = ComparedRows(_known_rows(old, both), _known_rows(new, both))
-    sample = ExampleSample(limit, unlike)
+    sample = ExampleSample(limit, differing)
     with closing(a.groups(both)) as groups_a, closing(b.groups(both)) as groups_b:
         rows = aligned_groups((a.entry.state, groups_a), (b.entry.state, groups_b))
         for group, pieces in groupby(rows, key=itemgetter(0)):
@@ -206,7 +208,7 @@ def compare_groups(
         result.differing += not same_columns
         result.read += 1
         on_group()
-    for group in unlike:
+    for group in differing:
         if group in both:
             continue
         side, change = (a, "removed") if group in old else (b, "added")

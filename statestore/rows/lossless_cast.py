@@ -150,7 +150,9 @@ def _double(value: Any, data_type: pa.DataType) -> float:
     _refuse_other_types(value, data_type)
     if isinstance(value, Decimal) and value.is_nan():
         raise UnfitError(
-            value, arrow_type_text(data_type), "a NaN of a decimal has no double; pass float('nan')"
+            value,
+            arrow_type_text(data_type),
+            "a Decimal that is NaN is not converted; pass float('nan')",
         )
     try:
         number = float(value)

@@ -390,7 +390,7 @@ def _part(
     tag: RowTag,
     state: ProcessorState,
 ) -> Any:
-    """Return the rows of one kind of change to a state; None if collected and empty."""
+    """Return the rows of one kind of change to a state; None if ``collected`` has none."""
     width = {
         Change.UPSERTED: len(state.schema.fields),
         Change.DELETED: len(state.key) + len(state.entry),

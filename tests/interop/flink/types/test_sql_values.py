@@ -269,7 +269,7 @@ def test_a_damaged_decimal_or_timestamp_is_named(
 
 @pytest.mark.parametrize("flink_type", [DecimalDataType(39, 0), TimestampDataType(10)])
 def test_a_type_with_too_many_digits_is_damaged(flink_type: FlinkType) -> None:
-    with pytest.raises(DamagedFileError, match=r"a type of Flink SQL has (39|10) digits"):
+    with pytest.raises(DamagedFileError, match=r"a type of Flink SQL cannot have (39|10) digits"):
         read_snapshot(Reader(i32(2) + flink_type.snapshot(), "a snapshot"))
 
 
