@@ -12,19 +12,19 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
 
 from statestore.errors import StateStoreError
-from statestore.settings import ResolvedSettings, Settings, resolve_settings
 
 if TYPE_CHECKING:
     from statestore.listeners import CheckpointListener
+    from statestore.settings import ResolvedSettings, Settings
     from statestore.store import StateStore
 
 __all__ = [
@@ -41,6 +41,14 @@ __all__ = [
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # the status that shells report for a tool ended by SIGPIPE
+_OUTPUTS = ("text", "json")  # of the setting ``output``
+_VERBS = Path(__file__).with_name("verbs")
+_DECLARED = re.compile(
+    r'^@click\.(?:command|group)\(\n    "(?P<name>[\w-]+)",\n    cls=\w+,\n'
+    r'    section="(?P<section>[^"]+)",.*?^def (?P<function>\w+)\(.*?^    """(?P<does>.*?)\.?"""',
+    re.MULTILINE | re.DOTALL,
+)
+"""The declaration of a verb in the text of its module, up to the end of its description."""
 
 
 class Invocation:
@@ -53,6 +61,8 @@ class Invocation:
     @cached_property
     def resolved(self) -> ResolvedSettings:
         """The effective settings. Raises SettingsError if one is invalid."""
+        from statestore.settings import resolve_settings  # --help needs no msgspec
+
         options = {name: value for name, value in self.arguments.items() if name != "config"}
         return resolve_settings(
             config=self.arguments.get("config"), environment=os.environ, arguments=options
@@ -102,12 +112,11 @@ pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 
 def common_options() -> list[click.Parameter]:
     """Return the common options of the command and of every verb."""
-    outputs = get_args(get_type_hints(Settings)["output"])
     return [
         _option("--store", metavar="URL", help="The path or URL of the store. [STATESTORE_URI]"),
         _option(
             "--output",
-            type=click.Choice(outputs),
+            type=click.Choice(_OUTPUTS),
             help="Print text for people or json for programs. [STATESTORE_OUTPUT]",
         ),
         _option("--config", metavar="FILE", help="A settings file in TOML. [STATESTORE_CONFIG]"),
@@ -120,18 +129,20 @@ class Verb(click.Command):
     def __init__(
         self,
         *args: Any,
+        section: str = "",
         prints: str = "",
         examples: Sequence[str] = (),
         modes: Mapping[str, Sequence[str]] | None = None,
         **attributes: Any,
     ) -> None:
-        """Take click's arguments, the two additional parts of the help, and the modes.
+        """Take click's arguments, the heading of the verb, two parts of the help, and the modes.
 
         ``modes`` has, for each option that selects a mode, the options and arguments that only this
         mode takes. Those under an empty name need the command without a mode.
         """
         super().__init__(*args, **attributes)
-        self.prints, self.examples, self.modes = prints, tuple(examples), modes or {}
+        self.section, self.prints, self.examples = section, prints, tuple(examples)
+        self.modes = modes or {}
         self.params.extend(common_options())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -198,10 +209,31 @@ class Verb(click.Command):
 
 
 class LazyVerb(NamedTuple):
-    """A verb that is not imported yet: its module, its name, and its description."""
+    """A verb that is not imported yet: its module, its function, and its description."""
 
-    place: str
+    module: str
+    function: str
     does: str
+
+    def load(self) -> click.Command:
+        """Import the verb."""
+        verb: click.Command = getattr(import_module(self.module), self.function)
+        return verb
+
+
+@cache
+def _declared_verbs() -> Mapping[str, Mapping[str, LazyVerb]]:
+    """Return the verbs of all modules by heading and name.
+
+    Their text is searched for declarations, because importing all modules takes seconds.
+    """
+    verbs: dict[str, dict[str, LazyVerb]] = {}
+    for file in sorted(_VERBS.glob("*.py")):
+        for found in _DECLARED.finditer(file.read_text(encoding="utf-8")):
+            module, does = f"statestore.cli.verbs.{file.stem}", " ".join(found["does"].split())
+            verb = LazyVerb(module, found["function"], does)
+            verbs.setdefault(found["section"], {})[found["name"]] = verb
+    return {section: dict(sorted(named.items())) for section, named in verbs.items()}
 
 
 class Root(click.Group):
@@ -210,14 +242,20 @@ class Root(click.Group):
     def __init__(
         self,
         *args: Any,
-        sections: Mapping[str, Mapping[str, LazyVerb]],
+        sections: Sequence[str],
+        section: str = "",
         examples: Sequence[str] = (),
         **attributes: Any,
     ) -> None:
-        """Take click's arguments, the verbs by section, and examples."""
+        """Take click's arguments, the headings of the verbs, the own heading, and examples."""
         super().__init__(*args, **attributes)
-        self.sections, self.examples = sections, tuple(examples)
+        self.section, self.examples, self._titles = section, tuple(examples), tuple(sections)
         self.params.extend(common_options())
+
+    @property
+    def sections(self) -> Mapping[str, Mapping[str, LazyVerb]]:
+        """The verbs by heading and name."""
+        return {title: _declared_verbs()[title] for title in self._titles}
 
     def make_context(
         self,
@@ -237,12 +275,8 @@ class Root(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a verb; return None for an unknown name."""
-        for verbs in self.sections.values():
-            if cmd_name in verbs:
-                module, name = verbs[cmd_name].place.split(":")
-                verb: click.Command = getattr(import_module(f"statestore.cli.verbs.{module}"), name)
-                return verb
-        return None
+        found = (verbs[cmd_name] for verbs in self.sections.values() if cmd_name in verbs)
+        return next((verb.load() for verb in found), None)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs under their headings, each with its complete description."""

@@ -11,12 +11,11 @@ are 100 columns wide, tables are as wide as necessary, and no text is cut off.
 from __future__ import annotations
 
 import json
-import os
 import re
 import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -53,10 +52,10 @@ __all__ = [
     "is_unicode",
     "json_document",
     "json_text",
-    "leave_stdout",
     "members",
     "page",
     "pause",
+    "print_result",
     "printable",
     "progress_bar",
     "report",
@@ -194,6 +193,36 @@ class Output(Generic[T]):
     write: Callable[[Page, T], None]
     problem: StateStoreError | None = None
     status: int = 0
+
+
+def print_result(result: Output[Any] | Iterator[Any], *, as_json: bool) -> int:
+    """Print the output of a verb, or each result of an iterator; return the exit status.
+
+    Raises the output's problem after it has been printed.
+    """
+    if isinstance(result, Iterator):
+        return _drain(result, as_json=as_json)
+    if as_json:
+        text = document_text(result.result, indent=2, ascii_only=not is_unicode(sys.stdout))
+        sys.stdout.write(f"{text}\n")
+    else:
+        result.write(page(), result.result)
+    sys.stdout.flush()
+    if result.problem is not None:
+        raise result.problem
+    return result.status
+
+
+def _drain(results: Iterator[Any], *, as_json: bool) -> int:
+    """Write results to stdout as lines of JSON, or let the verb show them, until Ctrl-C."""
+    try:
+        for result in results:
+            if as_json:
+                sys.stdout.write(f"{document_text(result, indent=None, ascii_only=True)}\n")
+                sys.stdout.flush()  # the reader of a pipe needs each result immediately
+    except KeyboardInterrupt:
+        return 0
+    return 0
 
 
 def table_of(*columns: str, right: frozenset[str] | set[str] = frozenset()) -> Table:
@@ -351,12 +380,6 @@ def pause(seconds: float) -> None:
         return
     if poll.poll(seconds * 1000):
         raise BrokenPipeError
-
-
-def leave_stdout() -> None:
-    """Discard buffered output without a reader, or Python would report an error when it exits."""
-    with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:  # noqa: PTH123
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def is_unicode(file: TextIO) -> bool:

@@ -72,6 +72,7 @@ class BootstrapSummary(BootstrappedState):
 @click.command(
     "bootstrap",
     cls=Verb,
+    section="Move",
     prints=(
         "The columns of the state with their types, and then the new checkpoint. SOURCE is a "
         "Parquet or CSV file, a folder of Parquet files, or a Delta table. Null keys and "

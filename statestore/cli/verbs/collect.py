@@ -20,6 +20,7 @@ __all__ = ["collect", "expire_checkpoints"]
 @click.command(
     "expire",
     cls=Verb,
+    section="Keep and delete",
     prints=(
         "The checkpoints that expire and that stay, and the files that no kept checkpoint needs "
         "then. With both options, a checkpoint expires only if it is older and not among the "
@@ -69,6 +70,7 @@ def write_expired(page: Page, expired: ExpiredCheckpoints) -> None:
 @click.command(
     "gc",
     cls=Verb,
+    section="Keep and delete",
     prints=(
         "The removed files by checkpoint, the stray files among them, and the files that stay "
         "because a checkpoint, savepoint or pin needs them, or because they are too young. If "

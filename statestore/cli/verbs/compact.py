@@ -24,6 +24,7 @@ __all__ = ["compact_checkpoint"]
 @click.command(
     "compact",
     cls=Verb,
+    section="Keep and delete",
     prints=(
         "For each state with incremental changes: its layers, files and bytes before and after. "
         "The store's compaction policy decides what is folded and merged, unless --everything "

@@ -17,6 +17,7 @@ __all__ = ["copy_checkpoint"]
 @click.command(
     "copy",
     cls=Verb,
+    section="Move",
     prints=(
         "The new checkpoint's number in the target store, and the files and bytes that the "
         "target lacked. A copy that was killed continues when it is run again. With --linked, "

@@ -47,6 +47,7 @@ __all__ = ["Joined", "compare_checkpoints"]
 @click.command(
     "diff",
     cls=Verb,
+    section="Look",
     prints=(
         "The rows that only B has (added) or only A (removed), and those with other values "
         "(changed), by state, with examples, and other differences. Only key groups whose "

@@ -31,6 +31,7 @@ __all__ = ["edit_state"]
 @click.command(
     "edit",
     cls=Verb,
+    section="Change",
     prints=(
         "The new checkpoint, the changed rows before and after, and what was written. KEY and "
         "VALUE have the form of 'statestore get'; null is null. --put replaces the row with the "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from statestore.cli.arguments import named_values
-from statestore.cli.command import Invocation, LazyVerb, Root, Verb, pass_invocation
+from statestore.cli.command import Invocation, Root, Verb, pass_invocation
 from statestore.cli.drawing import count, size
 from statestore.cli.options import in_order, max_parallelism_option, subtasks_option
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
@@ -41,30 +41,14 @@ _KAFKA_OFFSETS = {-1: "latest", -2: "earliest", -3: "as committed to Kafka"}
 @click.group(
     "flink",
     cls=Root,
+    section="Move",
     examples=(
         "statestore flink show ./savepoint",
         "statestore flink import ./savepoint --store ./orders",
         "statestore flink export ./edited --max-parallelism 720 --store ./orders",
         "statestore flink repack ./savepoint ./larger --max-parallelism 720",
     ),
-    sections={
-        "Verbs": {
-            "show": LazyVerb("flink:show_state", "Show what a savepoint or checkpoint contains"),
-            "import": LazyVerb(
-                "flink_import:import_state", "Import the state of a savepoint as a checkpoint"
-            ),
-            "plan": LazyVerb(
-                "flink_plan:show_plan", "Show the states that the operators of a compiled plan keep"
-            ),
-            "export": LazyVerb(
-                "flink_export:export_state",
-                "Export a checkpoint as a savepoint that Flink can restore",
-            ),
-            "repack": LazyVerb(
-                "flink:repack_state", "Rewrite a savepoint with another number of key groups"
-            ),
-        }
-    },
+    sections=("Flink savepoints",),
 )
 def flink() -> None:
     """Show, import, export and repack Flink savepoints, without Flink."""
@@ -117,6 +101,7 @@ hash_recipes = click.option(
 @click.command(
     "show",
     cls=Verb,
+    section="Flink savepoints",
     prints=(
         "Each operator with its id, parallelism, uid and name. Each keyed state has its types, "
         "and its entries and bytes by key group. Unreadable parts are listed with the reason, "
@@ -147,6 +132,7 @@ def show_state(
 @click.command(
     "repack",
     cls=Verb,
+    section="Flink savepoints",
     prints=(
         "Each operator with its entries by state. Flink restores the new savepoint at any "
         "parallelism up to the new maximum, with any state backend; set pipeline.max- "

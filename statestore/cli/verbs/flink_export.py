@@ -34,6 +34,7 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
 @click.command(
     "export",
     cls=Verb,
+    section="Flink savepoints",
     prints=(
         "The savepoint, its operators, and the name and types of each state in Flink. The "
         "export fails if the checkpoint lacks state that neither --leave-out nor --carry names. "

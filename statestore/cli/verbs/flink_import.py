@@ -38,6 +38,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 @click.command(
     "import",
     cls=Verb,
+    section="Flink savepoints",
     prints=(
         "The new checkpoint, and each of its states. Values without a column form are kept as "
         "bytes and named. The exit status is 18 if state is left out that was not excluded. A "

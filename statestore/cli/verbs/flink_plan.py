@@ -89,6 +89,7 @@ class ShownPlan:
 @click.command(
     "plan",
     cls=Verb,
+    section="Flink savepoints",
     prints=(
         "Each operator of a compiled plan that keeps state, and the columns that a table needs "
         "to become this state with 'statestore bootstrap TABLE --flink-plan PLAN'. PLAN is the "

@@ -38,6 +38,7 @@ __all__ = ["forget_subject"]
 @click.command(
     "forget",
     cls=Verb,
+    section="Change",
     prints=(
         "Each checkpoint that is replaced, its replacement, and the removed rows: those of a "
         "key of one operator, or those whose key, namespace or entry columns include all given "

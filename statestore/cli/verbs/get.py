@@ -25,6 +25,7 @@ __all__ = ["FoundRows", "KeyFound", "KeyHistoryResult", "get_rows"]
 @click.command(
     "get",
     cls=Verb,
+    section="Look",
     prints=(
         "The rows of the key in a keyed state, or in all states whose key has that type. KEY is "
         "the value of the key column, such as u17 or 2026-01-31T12:00:00Z, or a JSON string; of "

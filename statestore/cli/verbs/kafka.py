@@ -11,7 +11,7 @@ import click
 
 from statestore.cli.arguments import distinct, named_values
 from statestore.cli.checkpoints import write_derived
-from statestore.cli.command import Invocation, LazyVerb, Root, Verb, pass_invocation
+from statestore.cli.command import Invocation, Root, Verb, pass_invocation
 from statestore.cli.options import (
     checkpoint_argument,
     dry_run_option,
@@ -36,20 +36,14 @@ __all__ = ["kafka", "translate_offsets"]
 @click.group(
     "kafka",
     cls=Root,
+    section="Move",
     examples=(
         (
             "statestore kafka translate --operator orders-source --state offsets --from-cluster "
             "old=old:9092 --to-cluster new=new:9092 --dry-run --store ./fraud"
         ),
     ),
-    sections={
-        "Verbs": {
-            "translate": LazyVerb(
-                "kafka:translate_offsets",
-                "Translate offsets to the cluster that MirrorMaker 2 writes to",
-            ),
-        }
-    },
+    sections=("Kafka sources",),
 )
 def kafka() -> None:
     """Move the offsets of Kafka sources to another cluster."""
@@ -69,6 +63,7 @@ _CASES = ("untranslated", "new_partitions", "removed_partitions", "gap", "rewind
 @click.command(
     "translate",
     cls=Verb,
+    section="Kafka sources",
     prints=(
         "A line for each partition: its offset at the source, how exactly it was translated, "
         "the live offsets at the target, and the decision; then the new checkpoint. If a policy "

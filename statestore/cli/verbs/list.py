@@ -284,6 +284,7 @@ _FOR_WIDE_ONES = ("operators", "states", "files", "taken")
 @click.command(
     "list",
     cls=Verb,
+    section="Look",
     prints=(
         "A line for each checkpoint, oldest first, then the savepoints and pins. Rows such as "
         "94,005 + 4,669 are those in base files, and those of changes. A damaged checkpoint is "

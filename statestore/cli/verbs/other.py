@@ -22,6 +22,7 @@ __all__ = ["Configuration", "print_settings", "run_demo"]
 @click.command(
     "config",
     cls=Verb,
+    section="This command",
     prints=(
         "Every setting with its value, unit, default and source. Arguments override the "
         "environment, and the environment overrides a file."
@@ -58,6 +59,7 @@ def write_configuration(page: Page, configuration: Configuration) -> None:
 @click.command(
     "demo",
     cls=Verb,
+    section="This command",
     prints=(
         "Each step of a demonstration with Spark on this machine. The store stays in DIR "
         "(./statestore-demo), which can also be a URL."

@@ -88,6 +88,7 @@ _OF_ONE_PLAN = ("--bytes-per-task", "--graph", "--max-parallelism", "--operator"
 @click.command(
     "plan",
     cls=Verb,
+    section="Plan and restore",
     prints=(
         "The key groups divided for the old and the new parallelism, and what each subtask "
         "reads. With --graph: the operators that find state, and the state that would be "

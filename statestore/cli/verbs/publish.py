@@ -50,6 +50,7 @@ def _properties(texts: Sequence[str]) -> dict[str, str]:
 @click.command(
     "publish",
     cls=Verb,
+    section="Move",
     prints=(
         "The table, the checkpoint that it showed before, and the number of files that its "
         "metadata gets and loses. The table names the checkpoint's own files, which a savepoint "

@@ -325,6 +325,7 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".arrow": "a
 @click.command(
     "query",
     cls=Verb,
+    section="Look",
     prints=(
         'The rows of the result. Every state is a view named "operator uid"."state name", or '
         "the state's name if no other state has it; SHOW TABLES lists them. DuckDB runs the "

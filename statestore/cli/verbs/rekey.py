@@ -29,6 +29,7 @@ __all__ = ["rekey_operator"]
 @click.command(
     "rekey",
     cls=Verb,
+    section="Change",
     prints=(
         "The new checkpoint, and for each state its key, max parallelism and hash scheme before "
         "and after, rows, files, bytes, and the digest of the rows, which does not change. Each "

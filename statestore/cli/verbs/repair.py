@@ -22,6 +22,7 @@ _KEYS_IN_TEXT = 10
 @click.command(
     "repair",
     cls=Verb,
+    section="Check and repair",
     prints=(
         "The documents that were rebuilt: statestore.json, the newest writer's claim, and "
         "missing entries of Delta logs. If damage stays, the exit status is 13. With "

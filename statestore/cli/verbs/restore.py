@@ -31,6 +31,7 @@ __all__ = ["Restored", "restore_checkpoint"]
 @click.command(
     "restore",
     cls=Verb,
+    section="Plan and restore",
     prints=(
         "The written states, rows, bytes and files, and the rows and digest of each subtask; these "
         "digests add up to the stored one. The rows of subtask 3 are in "

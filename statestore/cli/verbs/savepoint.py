@@ -19,6 +19,7 @@ __all__ = ["Pinned", "Saved", "Unpinned", "keep_savepoint"]
 @click.command(
     "savepoint",
     cls=Verb,
+    section="Keep and delete",
     prints=(
         "The savepoint and the checkpoint that it keeps, which does not expire. Every command "
         "that takes a checkpoint also takes NAME. With --lease: the token of a pin, which keeps "

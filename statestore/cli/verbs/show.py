@@ -119,6 +119,7 @@ def _write_keys(page: Page, hot: HotKeys) -> None:
 @click.command(
     "show",
     cls=Verb,
+    section="Look",
     prints=(
         "The checkpoint with its key groups, the states of each operator, and the content of "
         "each subtask. With --job-graph: the job graph, and the state of each operator. With "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from statestore.cli.checkpoints import write_left_out
-from statestore.cli.command import Invocation, LazyVerb, Root, Verb, pass_invocation
+from statestore.cli.command import Invocation, Root, Verb, pass_invocation
 from statestore.cli.drawing import count, counted, size, when
 from statestore.cli.options import (
     OPERATOR_NAMES,
@@ -57,6 +57,7 @@ __all__ = [
 @click.group(
     "spark",
     cls=Root,
+    section="Move",
     examples=(
         "statestore spark show ./checkpoints/orders",
         "statestore spark repartition ./checkpoints/orders ./orders-7 --shuffle-partitions 7",
@@ -64,30 +65,7 @@ __all__ = [
         "statestore spark export ./checkpoints/orders-7 --shuffle-partitions 7 --store ./orders",
         "statestore spark bootstrap job.py:build --output-mode update",
     ),
-    sections={
-        "Verbs": {
-            "show": LazyVerb("spark:show_state", "Show the content of a checkpoint location"),
-            "import": LazyVerb(
-                "spark:import_state", "Import the state of a query's micro-batch as a checkpoint"
-            ),
-            "export": LazyVerb(
-                "spark:export_state",
-                "Export a checkpoint location for Spark, with any number of partitions",
-            ),
-            "repartition": LazyVerb(
-                "spark:repartition_state",
-                "Write a query's state as a new location with another number of partitions",
-            ),
-            "bootstrap": LazyVerb(
-                "spark_bootstrap:bootstrap_location",
-                "Start a query that has never run with state from tables",
-            ),
-            "progress": LazyVerb(
-                "spark:export_progress",
-                "Make a checkpoint location without state for a StatefulQuery that continues",
-            ),
-        }
-    },
+    sections=("Spark queries",),
 )
 def spark() -> None:
     """Show, import and export the state of Spark's own queries."""
@@ -123,6 +101,7 @@ def check_location(location: str, batch: int | None, operator_names: Mapping[int
 @click.command(
     "show",
     cls=Verb,
+    section="Spark queries",
     prints=(
         "The query and its micro-batch, the position of each source, and the stores of each "
         "operator, with rows and bytes by partition. What an import cannot use is listed with "
@@ -153,6 +132,7 @@ def show_state(
 @click.command(
     "import",
     cls=Verb,
+    section="Spark queries",
     prints=(
         "The new checkpoint, and each of its states with rows and key. Fields that no column "
         "can hold are kept as bytes and named. A later micro-batch becomes an incremental "
@@ -224,6 +204,7 @@ _CHECKPOINT = checkpoint_option("The checkpoint to export")
 @click.command(
     "export",
     cls=Verb,
+    section="Spark queries",
     prints=(
         "The new checkpoint location, and the rows and bytes of each store. Start the query "
         "with it. Spark's own reader reads back all rows before the location can be used. The "
@@ -279,6 +260,7 @@ def export_state(
 @click.command(
     "progress",
     cls=Verb,
+    section="Spark queries",
     prints=(
         "The location, and the micro-batch at which the query ends. Start a StatefulQuery with "
         "it, with source 'query' and the uid, name and key of the imported state. To return to "
@@ -468,6 +450,7 @@ def exported_table(stores: Sequence[ExportedStore]) -> Any:
 @click.command(
     "repartition",
     cls=Verb,
+    section="Spark queries",
     prints=(
         "The new location, and the rows and bytes of each store. Start the query with the new "
         "location: it keeps its id and its micro-batch. Spark's own reader reads back all rows "

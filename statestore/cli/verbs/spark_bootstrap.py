@@ -62,6 +62,7 @@ class QueryPlan:
 @click.command(
     "bootstrap",
     cls=Verb,
+    section="Spark queries",
     prints=(
         "Without NEW: the states that the query wants, with the columns that a table for each "
         "must have. With NEW: the new location, and the rows and bytes of each store. JOB names "

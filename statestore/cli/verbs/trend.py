@@ -47,6 +47,7 @@ _FOR_WIDE_ONES = ("a day", "90 % bounds")
 @click.command(
     "trend",
     cls=Verb,
+    section="Look",
     prints=(
         "For each state, the fastest growing first: its rows and bytes, their growth a day, its "
         "bytes at each kept checkpoint, its skew, and the time since its files were written. "

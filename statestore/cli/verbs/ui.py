@@ -26,6 +26,7 @@ __all__ = ["WrittenReport", "serve_store"]
 @click.command(
     "ui",
     cls=Verb,
+    section="Look",
     prints=(
         "The address of the pages, on stderr, until Ctrl-C. On another address than localhost, "
         "each request needs a token, which is part of the address. With --to: the size of the "

@@ -15,6 +15,7 @@ __all__ = ["upgrade_store"]
 @click.command(
     "upgrade",
     cls=Verb,
+    section="Check and repair",
     prints=(
         "The writer version before and after, and the oldest release that can write to the "
         "store. Older releases still read the checkpoints that they understand. A running job "

@@ -25,6 +25,7 @@ DEEP = "every byte and every row: SHA-256, digest, key groups, order, duplicates
 @click.command(
     "verify",
     cls=Verb,
+    section="Check and repair",
     prints=(
         "What was checked, and every broken file with its problem; then the exit status is 13. "
         "Without --deep, no data is read. Stray files, which no manifest references, are no "
