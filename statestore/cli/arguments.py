@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 import click
 
 from statestore.errors import InvalidArgumentError, SettingsError
+from statestore.format.names import unescape
 from statestore.format.schema import DataType, type_text
 from statestore.format.state import KeyedState
 from statestore.jobgraph.graph import JobGraph
@@ -55,6 +56,8 @@ __all__ = [
     "parse_key",
     "parse_row",
     "parse_value",
+    "quoted_name",
+    "state_name",
     "toml_of",
 ]
 
@@ -84,6 +87,24 @@ def toml_of(option: str, file: Path) -> dict[str, Any]:
         return parse_toml(file.read_text("utf-8"))
     except ValueError as error:
         raise click.UsageError(f"{option}: {file} is not valid TOML: {error}") from error
+
+
+def state_name(text: str) -> tuple[str | None, str | None]:
+    """Return the operator and the state of ``OPERATOR/STATE``, ``OPERATOR`` or ``/STATE``.
+
+    A ``/`` within a name is written as ``~2F``, as in the paths of a store. Raises ValueError.
+    """
+    operator, slash, state = text.partition("/")
+    if not (state if slash else operator):
+        raise ValueError(f"{text!r:.1000} must have the form OPERATOR/STATE")
+    if "/" in state:
+        raise ValueError(f"{text!r:.1000} has several '/'; write a '/' within a name as ~2F")
+    return unescape(operator) or None, unescape(state) or None
+
+
+def quoted_name(name: str) -> str:
+    """Return the name of an operator or state as :func:`state_name` reads it."""
+    return _READ_AS_ESCAPE.sub(lambda found: f"~{ord(found[0]):02X}", name)
 
 
 def parse_key(text: str, state: KeyedState) -> tuple[Any, ...]:
@@ -378,6 +399,7 @@ def _local_moment(text: str) -> datetime:
     return moment
 
 
+_READ_AS_ESCAPE = re.compile(r"/|~(?=[0-9A-F]{2})")
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _BELOW_MICROSECONDS = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
 _NUMBERS: Mapping[str, Callable[[int | Decimal], Any]] = {

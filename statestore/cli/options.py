@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from statestore.cli.arguments import distinct, parse_instant
+from statestore.cli.arguments import distinct, parse_instant, quoted_name, state_name
 from statestore.durations import milliseconds_of
 from statestore.errors import NotFoundError, StateStoreError
 from statestore.keys.key_types import HASH_SCHEMES
@@ -39,6 +39,7 @@ __all__ = [
     "SIZE",
     "SPAN",
     "Parsed",
+    "any_state_option",
     "batch_option",
     "checkpoint_argument",
     "checkpoint_option",
@@ -55,8 +56,7 @@ __all__ = [
     "location_module",
     "max_parallelism_option",
     "no_checkpoint_argument",
-    "one_state_options",
-    "operator_option",
+    "one_state_option",
     "operators_option",
     "query_limit_options",
     "rate_option",
@@ -65,7 +65,6 @@ __all__ = [
     "spark_target",
     "sql_option",
     "state_option",
-    "state_options",
     "subtasks_option",
     "target_option",
     "target_options",
@@ -107,9 +106,13 @@ def _operators(store: StateStore, context: click.Context) -> list[str]:
 
 
 def _states(store: StateStore, context: click.Context) -> list[str]:
-    operator = context.params.get("operator")
     states = [entry.state for entry in _manifest(store, context).entries]
-    return sorted({state.name for state in states if operator in (None, state.uid)})
+    return sorted({f"{quoted_name(state.uid)}/{quoted_name(state.name)}" for state in states})
+
+
+def _operators_and_states(store: StateStore, context: click.Context) -> list[str]:
+    operators = map(quoted_name, _operators(store, context))
+    return sorted({*operators, *_states(store, context)})
 
 
 def _manifest(store: StateStore, context: click.Context) -> Manifest:
@@ -129,11 +132,11 @@ complete_checkpoint = _completer(_checkpoints)
 complete_savepoint = _completer(_savepoints)
 """Complete the names of savepoints."""
 
-complete_operator = _completer(_operators)
-"""Complete the operators of the checkpoint."""
-
 complete_state = _completer(_states)
-"""Complete the states of the checkpoint, of the operator if one is named."""
+"""Complete the states of the checkpoint, each with its operator."""
+
+complete_operator_or_state = _completer(_operators_and_states)
+"""Complete the operators of the checkpoint, and their states."""
 
 
 class Parsed(click.ParamType[Any]):
@@ -205,37 +208,55 @@ def checkpoint_option(text: str, default: str | None = "latest") -> Callable[[F]
     )
 
 
-def operator_option(
-    text: str = "Only this operator.", *, name: str = "operator", **attributes: Any
+def state_option(
+    text: str = "Only this operator, or only this state of it.",
+    *,
+    required: bool = False,
+    is_whole: bool = False,
 ) -> Callable[[F], F]:
-    """Return ``--operator``, whose parameter is ``name``; ``attributes`` are those of click."""
+    """Return ``--state``, whose parameters are ``operator`` and ``state``.
+
+    Args:
+        text: The help.
+        required: Whether the option must be passed.
+        is_whole: Whether its value must name a state, and not only an operator.
+    """
+
+    def parse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        try:
+            operator, state = (None, None) if value is None else state_name(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+        if is_whole and value is not None and None in (operator, state):
+            raise click.BadParameter(f"{value!r:.1000} must have the form OPERATOR/STATE")
+        context.params.update(operator=operator, state=state)
+
     return click.option(
-        "--operator",
-        name,
-        metavar="OPERATOR",
+        "--state",
+        metavar="OPERATOR/STATE" if is_whole else "OPERATOR[/STATE]",
+        required=required,
         help=text,
-        shell_complete=complete_operator,
-        **attributes,
+        expose_value=False,
+        callback=parse,
+        shell_complete=complete_state if is_whole else complete_operator_or_state,
     )
 
 
-def state_option(text: str = "Only this state.", *, required: bool = False) -> Callable[[F], F]:
-    """Return ``--state``, the name of a state."""
-    return click.option(
-        "--state", metavar="STATE", required=required, help=text, shell_complete=complete_state
-    )
-
-
-state_options = in_order(operator_option(), state_option())
-"""The states to which a command is restricted."""
-
-one_state_options = in_order(
-    operator_option("The operator.", required=True), state_option("The state.", required=True)
+any_state_option = state_option(
+    "Only this operator, or only this state of it; /STATE is of any operator."
 )
+"""The states to which a command is restricted that needs no operator."""
+
+one_state_option = state_option("The state, of this operator.", required=True, is_whole=True)
 """The state that a command reads or changes."""
 
-operators_option = operator_option(
-    "Only this operator, by uid, name or id. Repeatable.", name="operators", multiple=True
+operators_option = click.option(
+    "--operator",
+    "operators",
+    multiple=True,
+    metavar="OPERATOR",
+    help="Only this operator, by uid, name or id. Repeatable.",
+    shell_complete=_completer(_operators),
 )
 """The operators to which an import or export is restricted."""
 

@@ -213,7 +213,7 @@ def test_every_error_leaves_with_its_code(
         (["list", "--output", "xml", "--store", "fraud"], 2, "invalid value for '--output'"),
         (["show", "x", "--store", "fraud"], 10, "no savepoint 'x' in "),
         (
-            ["show", "--state", "totals", "--store", "fraud"],
+            ["show", "--state", "/totals", "--store", "fraud"],
             2,
             "state 'totals' requires its operator",
         ),
@@ -221,9 +221,9 @@ def test_every_error_leaves_with_its_code(
         (["list", "--store", "nowhere"], 10, "no store at "),
         (["list", "--store", "fraud/statestore.json"], 10, ""),
         (["show", "9", "--store", "fraud"], 10, "no checkpoint 9 in "),
-        (["show", "--operator", "x", "--store", "fraud"], 10, "no operator 'x' in checkpoint 2"),
+        (["show", "--state", "x", "--store", "fraud"], 10, "no operator 'x' in checkpoint 2"),
         (
-            ["show", "--operator", "totals-by-shop", "--state", "x", "--store", "fraud"],
+            ["show", "--state", "totals-by-shop/x", "--store", "fraud"],
             10,
             "no state 'x' in operator 'totals-by-shop' of checkpoint 2; it has 'totals'",
         ),

@@ -61,18 +61,19 @@ ALL = ["latest", "before-upgrade", "2", "1"]
         ("statestore ui --store {url} --to x --against ", ALL),
         ("statestore spark export --store {url} --checkpoint ", ALL),
         ("statestore savepoint --store {url} --remove ", ["before-upgrade"]),
-        ("statestore show --store {url} --operator ", ["clicks", "users"]),
+        (
+            "statestore show --store {url} --state ",
+            ["clicks", "clicks/last", "clicks/total", "users", "users/name"],
+        ),
         ("statestore flink export x --store {url} --checkpoint 1 --operator ", ["clicks"]),
         (
             "statestore flink export x --store {url} --checkpoint none --operator ",
             ["clicks", "users"],
         ),
         ("statestore flink export x --store {url} --operator u", ["users"]),
-        ("statestore get --store {url} --operator c", ["clicks"]),
-        ("statestore forget --store {url} --operator u", ["users"]),
-        ("statestore show --store {url} --state ", ["last", "name", "total"]),
-        ("statestore rekey --store {url} --operator clicks --state ", ["last", "total"]),
-        ("statestore get --history --store {url} --operator users --state ", ["name"]),
+        ("statestore get --store {url} --state clicks/l", ["clicks/last"]),
+        ("statestore forget --store {url} --state u", ["users", "users/name"]),
+        ("statestore edit --store {url} --state ", ["clicks/last", "clicks/total", "users/name"]),
     ],
 )
 def test_names_come_from_the_store(line: str, expected: list[str], url: str) -> None:
@@ -80,7 +81,7 @@ def test_names_come_from_the_store(line: str, expected: list[str], url: str) -> 
 
 
 def test_the_environment_names_the_store(url: str) -> None:
-    assert completions("statestore show --operator u", STATESTORE_URI=url) == ["users"]
+    assert completions("statestore show --state users/", STATESTORE_URI=url) == ["users/name"]
 
 
 def test_verbs_and_choices_are_completed() -> None:
@@ -94,9 +95,9 @@ def test_verbs_and_choices_are_completed() -> None:
     "line",
     [
         "statestore show ",
-        "statestore show --operator ",
-        "statestore show --store /no/such/store --operator ",
-        "statestore show --parallelism wrong --operator ",
+        "statestore show --state ",
+        "statestore show --store /no/such/store --state ",
+        "statestore show --parallelism wrong --state ",
     ],
 )
 def test_nothing_is_completed_where_nothing_can_be_read(line: str) -> None:
@@ -111,7 +112,7 @@ def test_completing_creates_no_store(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_bash_completes(url: str) -> None:
     """Runs the line from the documentation in a real shell."""
-    asked = f"statestore show --store {url} --operator u".split()
+    asked = f"statestore show --store {url} --state users/".split()
     script = f"""
         eval "$(_STATESTORE_COMPLETE=bash_source statestore)"
         COMP_WORDS=({shlex.join(asked)}) COMP_CWORD={len(asked) - 1}
@@ -126,4 +127,4 @@ def test_bash_completes(url: str) -> None:
         check=True,
         env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
     )
-    assert done.stdout.split() == ["users"], done.stderr
+    assert done.stdout.split() == ["users/name"], done.stderr

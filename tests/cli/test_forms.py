@@ -124,7 +124,7 @@ def test_get_returns_the_rows_of_every_form(run: Run, taken: Checkpoints) -> Non
     for user in ("u001", "new-4", min(gone), "nobody"):
         rows = [{"k": k, "m": m, "v": v} for (k, m), v in sorted(taken.rows.items()) if k == user]
         assert bool(rows) == (user in ("u001", "new-4"))
-        assert answer("get", "--key", user, "--operator", "u", "--state", "s")["rows"] == rows
+        assert answer("get", "--key", user, "--state", "u/s")["rows"] == rows
 
 
 def test_diff_compares_checkpoints_in_every_form(run: Run, taken: Checkpoints) -> None:

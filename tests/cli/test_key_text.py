@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore import Changes, StateStore
-from statestore.cli.arguments import key_of, parse_key
+from statestore.cli.arguments import key_of, parse_key, quoted_name, state_name
 from statestore.cli.output import value_text
 from statestore.errors import InvalidArgumentError
 from statestore.format.state import KeyedState, StateKind
@@ -52,6 +52,21 @@ def test_a_printed_key_is_that_key(data: st.DataObject, of_duckdb: bool) -> None
     if pa.types.is_string(kind) and text.startswith('"'):
         text = json.dumps(text)
     _check(key_batch(_state({"k": key}), key_of(text)(_state({"k": key}))), {"k": key})
+
+
+@examples(300)
+@given(name := st.text("ab/~2F", min_size=1, max_size=6), name)
+def test_a_quoted_name_is_that_name(operator: str, state: str) -> None:
+    one, other = quoted_name(operator), quoted_name(state)
+    assert state_name(f"{one}/{other}") == (operator, state)
+    assert state_name(one) == (operator, None)
+    assert state_name(f"/{other}") == (None, state)
+
+
+@pytest.mark.parametrize("text", ["", "/", "a/", "a/b/c"])
+def test_another_form_than_operator_and_state_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"has several '/'|must have the form OPERATOR/STATE"):
+        state_name(text)
 
 
 @examples(100)
@@ -127,7 +142,7 @@ def test_far_keys_in_every_command(tmp_path: Path, run: Run, name: str) -> None:
 
     texts = [row[0] for row in ask("query", "SELECT k, v FROM s ORDER BY v")["rows"]]
     assert ("infinity" in texts, "-infinity" in texts) == (True, True)
-    place = ("--operator", "u", "--state", "s")
+    place = ("--state", "u/s")
     for number, text in zip(numbers, texts, strict=True):
         [row] = ask("get", *place, "--key", text)["rows"]
         assert (row["v"], row["k"]) == (100 + number, row["t"])
@@ -143,6 +158,6 @@ def test_far_keys_in_every_command(tmp_path: Path, run: Run, name: str) -> None:
     assert ask("diff", "1", "2")["states"][0]["changed"] == len(keys)
     # Old files have the key until 'statestore gc' deletes them, which forget reports as a problem.
     assert run("forget", "--column", f"k={texts[0]}", "--store", tmp_path).exit_code == 1
-    ask("forget", "--operator", "u", "--key", texts[1])
+    ask("forget", "--state", "u", "--key", texts[1])
     left = store.restore().keyed("u", "s").to_arrow()["v"].to_pylist()
     assert sorted(left) == [100 + number for number in numbers[2:]]

@@ -35,7 +35,7 @@ LOST = LeftOutState(
     last=3,
 )
 HALF = [f"u{i}" for i in range(40)]
-SUMS = ("--operator", "totals", "--state", "sums")
+SUMS = ("--state", "totals/sums")
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,8 @@ def partial(made: Path, tmp_path: Path) -> StateStore:
 
 
 COMMANDS = {
-    "rekey": ("rekey", "--operator", "totals", "--max-parallelism", "16"),
-    "rekey, dry run": ("rekey", "--operator", "totals", "--max-parallelism", "16", "--dry-run"),
+    "rekey": ("rekey", "--state", "totals", "--max-parallelism", "16"),
+    "rekey, dry run": ("rekey", "--state", "totals", "--max-parallelism", "16", "--dry-run"),
     "edit": ("edit", *SUMS, "--delete", "u1"),
     "edit, nothing": ("edit", *SUMS, "--delete", "nobody"),
     "edit, all rows": ("edit", *SUMS, "--sql", "SELECT * FROM state WHERE n > 0"),
@@ -144,9 +144,7 @@ def test_a_key_is_missing_only_if_its_key_group_is(partial: StateStore, run: Run
         assert said.exit_code == 0
         assert ("left out  totals/sums:0-3" in said.stdout) == (row["key_group"] <= 3)
         assert "kinds" not in said.stdout
-    others = run(
-        "get", "--key", "u1", "--operator", "totals", "--state", "others", "--store", partial.url
-    )
+    others = run("get", "--key", "u1", "--state", "totals/others", "--store", partial.url)
     assert "left out" not in others.stdout
 
 
@@ -166,7 +164,7 @@ def test_sides_and_states_are_distinguished(partial: StateStore, run: Run) -> No
     assert document["left_out_a"] == []
     assert [one["first"] for one in document["left_out_b"]] == [0]
     done = run(
-        "restore", "--parallelism", "1", "--operator", "totals", "--to", "r", "--store", partial.url
+        "restore", "--parallelism", "1", "--state", "totals", "--to", "r", "--store", partial.url
     )
     assert "kinds" not in done.stdout
     assert "left out  totals/sums:0-3" in done.stdout
@@ -211,9 +209,7 @@ def test_following_names_the_missing_state(
 def test_skew_names_the_missing_state_of_the_states_that_it_measures(
     partial: StateStore, run: Run
 ) -> None:
-    others = run(
-        "show", "--skew", "--operator", "totals", "--state", "others", "--store", partial.url
-    )
+    others = run("show", "--skew", "--state", "totals/others", "--store", partial.url)
     assert (others.exit_code, "left out" in others.stdout) == (0, False)
     sums = run("show", "--skew", *SUMS, "--store", partial.url)
     assert "left out  totals/sums:0-3" in sums.stdout

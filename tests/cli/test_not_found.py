@@ -14,8 +14,8 @@ from tests.support.iceberg_config import configure
 
 Run = Callable[..., Result]
 
-STATE = ("--operator", "totals-by-user", "--state", "totals")
-OFFSETS = ("--operator", "orders-source", "--state", "offsets")
+STATE = ("--state", "totals-by-user/totals")
+OFFSETS = ("--state", "orders-source/offsets")
 CLUSTERS = ("--from-cluster", "a=localhost:1", "--to-cluster", "b=localhost:2")
 ON_A_STORE: dict[str, tuple[str, ...]] = {
     "compact": (),
@@ -24,7 +24,7 @@ ON_A_STORE: dict[str, tuple[str, ...]] = {
     "edit": (*STATE, "--delete", "u1"),
     "expire": ("--retain", "5"),
     "flink export": ("new",),
-    "forget": ("--operator", "totals-by-user", "--key", "u1"),
+    "forget": ("--state", "totals-by-user", "--key", "u1"),
     "gc": (),
     "get": (*STATE, "--key", "u1"),
     "kafka translate": (*OFFSETS, *CLUSTERS),
@@ -32,7 +32,7 @@ ON_A_STORE: dict[str, tuple[str, ...]] = {
     "plan": (),
     "publish": ("--iceberg", "lake", "--table", "fraud.totals", *STATE),
     "query": ("SELECT 1",),
-    "rekey": ("--operator", "totals-by-user", "--max-parallelism", "64"),
+    "rekey": ("--state", "totals-by-user", "--max-parallelism", "64"),
     "repair": (),
     "restore": ("--to", "new"),
     "savepoint": ("name",),
@@ -111,22 +111,30 @@ def test_every_command_refuses_an_unknown_checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("name", "option"),
+    ("name", "option", "value"),
     [
-        (name, option)
+        (name, option, value)
         for name in sorted(ON_A_STORE)
-        for option in ("--operator", "--state")
+        for option, value in (
+            ("--operator", "other"),
+            ("--state", "other/totals"),
+            ("--state", "totals-by-user/other"),
+        )
         if option in parameters(name)
     ],
 )
 def test_every_command_refuses_an_unknown_operator_or_state(
-    run: Run, fraud: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, option: str
+    run: Run,
+    fraud: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    option: str,
+    value: str,
 ) -> None:
     configure(monkeypatch, tmp_path)
-    words = ON_A_STORE[name]
-    if option == "--state" and "--operator" not in words:
-        words = (*words, "--operator", "totals-by-user")
-    done = run(*name.split(), *with_value(words, option, "other"), "--store", "fraud")
+    words = with_value(ON_A_STORE[name], option, value)
+    done = run(*name.split(), *words, "--store", "fraud")
     assert (done.exit_code, done.stdout) == (10, ""), done.stderr
     assert "'other'" in done.stderr
 

@@ -170,7 +170,7 @@ def test_each_double_is_stored_as_it_was_printed(state: KeyedState, number: floa
 
 
 def test_a_missing_key_deletes_nothing(run: Run, numbers: Path) -> None:
-    options = ("--operator", "u", "--state", "s", "--store", numbers, "--dry-run")
+    options = ("--state", "u/s", "--store", numbers, "--dry-run")
     for key in (str(BIG), f"{BIG}.0"):
         done = run("edit", *options, "--delete", key)
         assert (done.exit_code, " 0 deleted" in done.stdout) == (0, True)
@@ -192,7 +192,7 @@ def test_output_can_be_read_back_without_change(run: Run, tmp_path: Path) -> Non
         checkpoint.write_keyed("u", "s", table, key="k", max_parallelism=4)
     state = store.checkpoint().manifest.keyed_entry("u", "s").state
     for row in table.to_pylist():
-        options = ("--operator", "u", "--state", "s", "--store", tmp_path / "s")
+        options = ("--state", "u/s", "--store", tmp_path / "s")
         done = run("get", *options, "--output", "json", "--key", str(row["k"]))
         (shown,) = json.loads(done.stdout, parse_float=str)["rows"]
         assert shown["k"] == row["k"]

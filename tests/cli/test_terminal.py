@@ -12,7 +12,7 @@ from tests.support.terminal import command_on_terminal
 
 pytestmark = pytest.mark.slow
 
-STATE = ("--operator", "u", "--state", "s")
+STATE = ("--state", "u/s")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from tests.syntax import ROOT
 
 SEVERAL = {
     "--parallelism": {"N", "N|auto"},  # auto where stored bytes can choose it
+    "--state": {"OPERATOR/STATE", "OPERATOR[/STATE]"},  # only one state, or an operator's states
     "--to": {"DIR", "FILE"},  # the command's result, outside of a store
 }
 """Options whose values have several forms; all others have one in all commands."""

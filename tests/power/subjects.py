@@ -367,7 +367,7 @@ def command(root: Path) -> None:
     base = [sys.executable, "-m", "statestore", "--store", str(root / STORE)]
     job.totals |= {"u9": 9}
     may(STORE, job.content())
-    words = ["edit", "--operator", "users", "--state", "totals", "--put", '{"user":"u9","n":9}']
+    words = ["edit", "--state", "users/totals", "--put", '{"user":"u9","n":9}']
     subprocess.run([*base, *words], check=True, capture_output=True)
     job.commits({max(job.store.checkpoints()): job.content()})
     leaving(STORE)

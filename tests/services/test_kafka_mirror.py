@@ -317,7 +317,7 @@ def translate(mirrored: Mirrored, capfd: pytest.CaptureFixture[str]) -> Command:
         capfd.readouterr()
         source, target = mirrored.source.bootstrap, mirrored.target.bootstrap
         clusters = ("--from-cluster", f"A={source}", "--to-cluster", f"B={target}")
-        names = ("--operator", "orders-source", "--state", state, "--store", "fraud")
+        names = ("--state", f"orders-source/{state}", "--store", "fraud")
         code = main(["kafka", "translate", *names, *clusters, *arguments])
         return code, *capfd.readouterr()
 

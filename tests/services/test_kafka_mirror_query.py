@@ -35,7 +35,7 @@ def test_a_query_of_spark_continues_at_the_new_cluster(
         checkpoint.write_union("query", "offsets", [[{**each, "offset": 100} for each in elements]])
         checkpoint.carry_rest()
     clusters = ("--from-cluster", f"A={source.bootstrap}", "--to-cluster", f"B={target.bootstrap}")
-    names = ("--operator", "query", "--state", "offsets", "--store", url)
+    names = ("--state", "query/offsets", "--store", url)
     assert main(["kafka", "translate", *names, *clusters]) == 0, capfd.readouterr().err
     topic = f"A.{PLAIN}"
     translated = store.restore(parallelism=1).operator_state("query", "offsets").subtask(0)

@@ -42,16 +42,16 @@ for form in ("delta", "parquet"):
     assert again.restore(parallelism=1).keyed("op", "st").to_arrow().num_rows == count + 1
     assert again.checkpoints() == (1, 2)
     Path("t.csv").write_bytes(b"k,v\\r\\na,1\\r\\n")
-    state = ("--operator", "op", "--state", "st")
+    state = ("--state", "op/st")
     for words in (
         ("list",),
         ("verify", "--deep"),
         ("get", *state, "--key", "new"),
         ("query", "SELECT count(*) FROM st", "--to", f"{form}/count.csv"),
-        ("bootstrap", "t.csv", "--operator", "o", "--state", "t", "--key", "k"),
+        ("bootstrap", "t.csv", "--state", "o/t", "--key", "k"),
         ("edit", *state, "--sql", "SELECT k, 'z' AS v FROM state WHERE k > '1'"),
         ("restore", "--to", f"{form}/out"),
-        ("rekey", "--operator", "op", "--max-parallelism", "16", "--work", f"{form}/work"),
+        ("rekey", "--state", "op", "--max-parallelism", "16", "--work", f"{form}/work"),
         ("copy", "--target", f"{form}/copy"),
         ("expire", "--retain", "1"),
         ("gc",),

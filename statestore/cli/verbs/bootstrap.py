@@ -18,7 +18,7 @@ from statestore.cli.options import (
     hash_scheme_option,
     key_column_option,
     max_parallelism_option,
-    one_state_options,
+    one_state_option,
     sql_option,
     type_option,
 )
@@ -82,30 +82,30 @@ class BootstrapSummary(BootstrappedState):
     ),
     examples=(
         (
-            "statestore bootstrap totals.parquet --operator totals-by-user --state totals "
+            "statestore bootstrap totals.parquet --state totals-by-user/totals "
             "--key-column user_id --store ./fraud"
         ),
         (
-            "statestore bootstrap totals.csv --operator totals-by-user --state totals "
+            "statestore bootstrap totals.csv --state totals-by-user/totals "
             "--key-column user_id --type total=long --dry-run --store ./fraud"
         ),
         (
-            "statestore bootstrap rules.parquet --operator checks --state rules --kind broadcast "
+            "statestore bootstrap rules.parquet --state checks/rules --kind broadcast "
             "--store ./fraud"
         ),
         (
             'statestore bootstrap --sql "SELECT user_id, sum(amount) AS total FROM '
-            "'events/*.parquet' GROUP BY user_id\" --operator totals-by-user --state totals "
+            "'events/*.parquet' GROUP BY user_id\" --state totals-by-user/totals "
             "--key-column user_id --ttl 30d --store ./fraud"
         ),
         (
-            "statestore bootstrap purchases.csv --flink-plan job.json --operator "
-            "3_group-aggregate --state accState --store ./fraud"
+            "statestore bootstrap purchases.csv --flink-plan job.json --state "
+            "3_group-aggregate/accState --store ./fraud"
         ),
     ),
 )
 @click.argument("source", required=False)
-@one_state_options
+@one_state_option
 @sql_option
 @click.option(
     "--flink-plan",

@@ -10,10 +10,10 @@ from statestore.cli.checkpoints import write_derived
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted, size
 from statestore.cli.options import (
+    any_state_option,
     checkpoint_argument,
     dry_run_option,
     from_older_option,
-    state_options,
 )
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.maintenance.compact import CompactedState, CompactReport
@@ -33,12 +33,12 @@ __all__ = ["compact_checkpoint"]
     ),
     examples=(
         "statestore compact --dry-run --store ./fraud",
-        "statestore compact --everything --operator totals-by-user --state totals --store ./fraud",
+        "statestore compact --everything --state totals-by-user/totals --store ./fraud",
         "statestore compact latest --everything --key-groups 0-31 --store ./fraud",
     ),
 )
 @checkpoint_argument
-@state_options
+@any_state_option
 @click.option(
     "--key-groups", metavar="FIRST-LAST", help="Only base files with some of these key groups."
 )

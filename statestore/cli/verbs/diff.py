@@ -18,7 +18,7 @@ from statestore.cli.checkpoints import (
 )
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, size
-from statestore.cli.options import MOST_ROWS, limit_option, side_arguments, state_options
+from statestore.cli.options import MOST_ROWS, any_state_option, limit_option, side_arguments
 from statestore.cli.output import (
     Column,
     Output,
@@ -56,14 +56,11 @@ __all__ = ["Joined", "compare_checkpoints"]
     ),
     examples=(
         "statestore diff 1 2 --store ./fraud",
-        "statestore diff 1 latest --operator totals-by-user --examples 3 --store ./fraud",
+        "statestore diff 1 latest --state totals-by-user --examples 3 --store ./fraud",
         "statestore diff 2 2 --other-store ./fraud --exit-code --output json --store ./fraud",
+        ("statestore diff 1 2 --rows --state totals-by-user/totals --limit 5 --store ./fraud"),
         (
-            "statestore diff 1 2 --rows --operator totals-by-user --state totals --limit 5 "
-            "--store ./fraud"
-        ),
-        (
-            "statestore diff 1 --rows --operator totals-by-shop --state totals --changed-only "
+            "statestore diff 1 --rows --state totals-by-shop/totals --changed-only "
             "--output json --store ./fraud"
         ),
     ),
@@ -78,7 +75,7 @@ __all__ = ["Joined", "compare_checkpoints"]
     metavar="URL",
     help="The store of B, which is accessed with the same credentials.",
 )
-@state_options
+@any_state_option
 @click.option(
     "--examples",
     type=int,
@@ -109,7 +106,7 @@ def compare_checkpoints(
     store = invocation.store()
     if by_row:
         if operator is None or state is None:
-            raise click.UsageError("--rows is of one state: pass --operator and --state")
+            raise click.UsageError("--rows is of one state: pass --state OPERATOR/STATE")
         most = MOST_ROWS if limit is None else limit
         joined = _join(store, (a, b), operator, state, changed_only=changed_only, limit=most)
         return Output(joined, write_joined)

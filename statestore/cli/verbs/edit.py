@@ -17,7 +17,7 @@ from statestore.cli.options import (
     dry_run_option,
     from_older_option,
     key_option,
-    one_state_options,
+    one_state_option,
     sql_option,
 )
 from statestore.cli.output import Output, Page, json_text
@@ -40,22 +40,22 @@ __all__ = ["edit_state"]
     ),
     examples=(
         (
-            "statestore edit --operator totals-by-user --state totals --key u3 --set total=0 "
+            "statestore edit --state totals-by-user/totals --key u3 --set total=0 "
             "--dry-run --store ./fraud"
         ),
-        ("statestore edit --operator totals-by-user --state totals --delete u17 --store ./fraud"),
+        ("statestore edit --state totals-by-user/totals --delete u17 --store ./fraud"),
         (
-            "statestore edit --operator totals-by-user --state totals --put "
+            "statestore edit --state totals-by-user/totals --put "
             '\'{"user_id": "u3", "total": 0}\' --yes --store ./fraud'
         ),
         (
-            "statestore edit --operator totals-by-user --state totals --sql "
+            "statestore edit --state totals-by-user/totals --sql "
             "'SELECT * FROM state WHERE total > 9' --store ./fraud"
         ),
     ),
 )
 @checkpoint_argument
-@one_state_options
+@one_state_option
 @key_option("A key whose rows --set changes. Repeatable.", multiple=True)
 @click.option(
     "--set",

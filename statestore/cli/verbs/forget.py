@@ -17,7 +17,7 @@ from statestore.cli.options import (
     dry_run_option,
     key_option,
     no_checkpoint_argument,
-    state_options,
+    state_option,
 )
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.format.schema import DataType
@@ -50,11 +50,11 @@ __all__ = ["forget_subject"]
         "statestore forget --column user_id=u17 --dry-run --store ./fraud",
         "statestore forget --column country=DE --column shop=17 --gc --store ./fraud",
         "statestore forget --column user_id=nobody --check --store ./fraud",
-        "statestore forget --operator totals-by-user --key u17 --dry-run --store ./fraud",
-        "statestore forget 2 --operator totals-by-user --state totals --key u17 --store ./fraud",
-        "statestore forget --operator totals-by-user --key nobody --check --store ./fraud",
+        "statestore forget --state totals-by-user --key u17 --dry-run --store ./fraud",
+        "statestore forget 2 --state totals-by-user/totals --key u17 --store ./fraud",
+        "statestore forget --state totals-by-user --key nobody --check --store ./fraud",
     ),
-    modes={"--column": (), "--key": ("--operator", "--state")},
+    modes={"--column": (), "--key": ("--state",)},
 )
 @no_checkpoint_argument
 @click.option(
@@ -65,7 +65,7 @@ __all__ = ["forget_subject"]
     help="A column of the subject and its value. Repeatable.",
 )
 @key_option("The key to remove from an operator.")
-@state_options
+@state_option()
 @click.option("--check", is_flag=True, help="Only search the whole store.")
 @click.option("--gc", is_flag=True, help="Also delete all files that nothing needs.")
 @click.option("--ignore-pins", is_flag=True, help="Also replace checkpoints that are pinned.")
@@ -89,10 +89,10 @@ def forget_subject(
     subject: OperatorKey | dict[str, ValueOf] = _columns(texts)
     if key is not None:
         if operator is None:
-            raise click.UsageError("--key is of one operator: pass --operator")
+            raise click.UsageError("--key is of one operator: pass --state OPERATOR")
         subject = OperatorKey(operator, key_of(key), state)
     elif not texts:
-        raise click.UsageError("pass --column COLUMN=VALUE, or --key KEY and --operator OPERATOR")
+        raise click.UsageError("pass --column COLUMN=VALUE, or --key KEY and --state OPERATOR")
     maintenance = invocation.store().maintenance
     with progress_bar("searching") as progress:
         if check:

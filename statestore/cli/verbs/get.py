@@ -11,7 +11,7 @@ from statestore.cli.arguments import key_of, key_value, parse_key
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, when
-from statestore.cli.options import checkpoint_argument, key_option, state_options
+from statestore.cli.options import any_state_option, checkpoint_argument, key_option
 from statestore.cli.output import Output, Page, cell, json_text, table_of, value_text
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.state import KeyedState
@@ -33,23 +33,17 @@ __all__ = ["FoundRows", "KeyFound", "KeyHistoryResult", "get_rows"]
         "rows at each kept checkpoint, with a * where they changed."
     ),
     examples=(
-        "statestore get --operator totals-by-user --state totals --key u17 --store ./fraud",
-        (
-            "statestore get --operator totals-by-shop --state totals --key '[\"DE\", 17]' "
-            "--store ./fraud"
-        ),
+        "statestore get --state totals-by-user/totals --key u17 --store ./fraud",
+        ("statestore get --state totals-by-shop/totals --key '[\"DE\", 17]' --store ./fraud"),
         "statestore get --key u17 --store ./fraud",
-        "statestore get 1 --operator totals-by-card --state totals --key -5 --store ./fraud",
-        (
-            "statestore get --history --operator totals-by-user --state totals --key u17 "
-            "--store ./fraud"
-        ),
+        "statestore get 1 --state totals-by-card/totals --key -5 --store ./fraud",
+        ("statestore get --history --state totals-by-user/totals --key u17 --store ./fraud"),
     ),
     modes={"": ("checkpoint",), "--history": ()},
 )
 @checkpoint_argument
 @key_option("The key to look up.", required=True)
-@state_options
+@any_state_option
 @click.option("--history", is_flag=True, help="Show the rows of one state at each checkpoint.")
 @pass_invocation
 def get_rows(
@@ -66,7 +60,7 @@ def get_rows(
         one = (operator, state, key)
         return _history(store, *one) if history else _rows_of(store, checkpoint, *one)
     if history:
-        raise click.UsageError("--history is of one state: pass --operator and --state")
+        raise click.UsageError("--history is of one state: pass --state OPERATOR/STATE")
     searched = store.checkpoint(checkpoint)
     found = store.inspect.key(
         key_of(key), searched, operator=operator, state=state, times_as_text=True

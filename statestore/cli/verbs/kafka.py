@@ -16,7 +16,7 @@ from statestore.cli.options import (
     checkpoint_argument,
     dry_run_option,
     from_older_option,
-    one_state_options,
+    one_state_option,
 )
 from statestore.cli.output import Output, Page, cell, table_of
 from statestore.errors import IncompatibleStateError
@@ -39,7 +39,7 @@ __all__ = ["kafka", "translate_offsets"]
     section="Move",
     examples=(
         (
-            "statestore kafka translate --operator orders-source --state offsets --from-cluster "
+            "statestore kafka translate --state orders-source/offsets --from-cluster "
             "old=old:9092 --to-cluster new=new:9092 --dry-run --store ./fraud"
         ),
     ),
@@ -72,18 +72,18 @@ _CASES = ("untranslated", "new_partitions", "removed_partitions", "gap", "rewind
     ),
     examples=(
         (
-            "statestore kafka translate --operator orders-source --state offsets --from-cluster "
+            "statestore kafka translate --state orders-source/offsets --from-cluster "
             "old=old:9092 --to-cluster new=new:9092 --dry-run --store ./fraud"
         ),
         (
-            "statestore kafka translate --operator orders-source --state offsets --from-cluster "
+            "statestore kafka translate --state orders-source/offsets --from-cluster "
             "old --to-cluster new=new:9092 --mirror offset-syncs.topic.location=target "
             "--read-again 100 --group orders-reader --store ./fraud"
         ),
     ),
 )
 @checkpoint_argument
-@one_state_options
+@one_state_option
 @click.option(
     "--from-cluster",
     "source",

@@ -34,7 +34,7 @@ from statestore.cli.options import (
     Parsed,
     checkpoint_argument,
     rate_option,
-    state_options,
+    state_option,
     target_options,
 )
 from statestore.cli.output import Output, Page, cell, table_of
@@ -82,7 +82,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 _COMPARABLE = ("checkpoint", "--parallelism", "--balance", "--hosts", "--placement")
-_OF_ONE_PLAN = ("--bytes-per-task", "--graph", "--max-parallelism", "--operator", "--state")
+_OF_ONE_PLAN = ("--bytes-per-task", "--graph", "--max-parallelism", "--state")
 
 
 @click.command(
@@ -140,7 +140,7 @@ _OF_ONE_PLAN = ("--bytes-per-task", "--graph", "--max-parallelism", "--operator"
     default=LOCALITY,
     help="The strategy that places subtasks on --hosts. [locality]",
 )
-@state_options
+@state_option()
 @click.option(
     "--input",
     "inputs",
@@ -211,7 +211,7 @@ def _plan(
         if any(target[name] is not None for name in refused):
             raise click.UsageError(
                 "--hosts requires all stored key groups in the ranges of the checkpoint or "
-                "Flink; remove --max-parallelism, --balance, --operator and --state"
+                "Flink; remove --max-parallelism, --balance and --state"
             )
         known = ("parallelism", "checkpoint", "bytes_per_task", "graph")
         placed = store.inspect.placement(

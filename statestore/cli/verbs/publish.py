@@ -15,7 +15,6 @@ from statestore.cli.drawing import count, counted, duration, size_and_files
 from statestore.cli.options import (
     checkpoint_argument,
     dry_run_option,
-    operator_option,
     state_option,
 )
 from statestore.cli.output import Output, Page, progress_bar
@@ -29,7 +28,7 @@ from statestore.storage import refuse_credentials
 
 __all__ = ["publish_state"]
 
-_TOTALS = "--iceberg lake --table fraud.totals --operator totals-by-user --state totals"
+_TOTALS = "--iceberg lake --table fraud.totals --state totals-by-user/totals"
 _SECRET = re.compile(r"token|credential|password|secret|access-key|session", re.IGNORECASE)
 
 
@@ -63,7 +62,7 @@ def _properties(texts: Sequence[str]) -> dict[str, str]:
         "statestore publish --remove --iceberg lake --table fraud.totals --store ./fraud",
     ),
     modes={
-        "": ("checkpoint", "--operator", "--state", "--retain", "--store-url"),
+        "": ("checkpoint", "--state", "--retain", "--store-url"),
         "--remove": (),
     },
 )
@@ -83,8 +82,7 @@ def _properties(texts: Sequence[str]) -> dict[str, str]:
     metavar="NAME=VALUE",
     help="A property of the catalog, in addition to its configuration. Repeatable.",
 )
-@operator_option("The operator.")
-@state_option("The state, keyed or operator.")
+@state_option("The state, keyed or operator.", is_whole=True)
 @click.option(
     "--retain",
     type=int,
@@ -130,7 +128,7 @@ def publish_state(
         removed = store.maintenance.unpublish_iceberg(named, replace=replace, dry_run=dry_run)
         return Output(removed, write_unpublished)
     if operator is None or state is None:
-        raise click.UsageError("pass the --operator and the --state to publish")
+        raise click.UsageError("pass the --state OPERATOR/STATE to publish")
     with progress_bar("reading footers") as progress:
         published = store.maintenance.publish_iceberg(
             operator,

@@ -16,7 +16,6 @@ from statestore.cli.options import (
     hash_scheme_option,
     key_column_option,
     max_parallelism_option,
-    operator_option,
     state_option,
 )
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
@@ -36,20 +35,16 @@ __all__ = ["rekey_operator"]
         "row is read once and spilled to a local disk. A running job can no longer commit."
     ),
     examples=(
+        ("statestore rekey --state totals-by-user --max-parallelism 720 --dry-run --store ./fraud"),
+        "statestore rekey --state totals-by-shop --hash-scheme flink-sql --store ./fraud",
         (
-            "statestore rekey --operator totals-by-user --max-parallelism 720 --dry-run "
-            "--store ./fraud"
-        ),
-        "statestore rekey --operator totals-by-shop --hash-scheme flink-sql --store ./fraud",
-        (
-            "statestore rekey --operator totals-by-shop --state totals --key-column shop "
+            "statestore rekey --state totals-by-shop/totals --key-column shop "
             "--key-column country --work ./rekey-work --store ./fraud"
         ),
     ),
 )
 @checkpoint_argument
-@operator_option("The operator whose states change.", required=True)
-@state_option("Only this state.")
+@state_option("The operator whose states change, or one state of it.", required=True)
 @max_parallelism_option("The new number of key groups, 1 to 32768.")
 @key_column_option(
     "A column of the new key of one state; repeat for several. Former key columns become values."

@@ -15,7 +15,7 @@ from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, size
 from statestore.cli.options import (
     checkpoint_argument,
-    state_options,
+    state_option,
     target_options,
     verify_option,
 )
@@ -40,12 +40,12 @@ __all__ = ["Restored", "restore_checkpoint"]
     ),
     examples=(
         "statestore restore --parallelism 7 --to ./restored --store ./fraud",
-        "statestore restore 1 --to ./one --operator totals-by-user --format jsonl --store ./fraud",
+        "statestore restore 1 --to ./one --state totals-by-user --format jsonl --store ./fraud",
         (
             "statestore restore --parallelism auto --bytes-per-task 256MiB --to ./auto "
             "--store ./fraud"
         ),
-        "statestore restore --max-parallelism 16 --operator totals-by-shop --to up --store ./fraud",
+        "statestore restore --max-parallelism 16 --state totals-by-shop --to up --store ./fraud",
         "statestore restore --parallelism 3 --balance bytes --to ./balanced --store ./fraud",
         "statestore restore --graph new-job.toml --to ./new --store ./fraud",
     ),
@@ -66,7 +66,7 @@ __all__ = ["Restored", "restore_checkpoint"]
     help="The file format. [parquet]",
 )
 @verify_option
-@state_options
+@state_option()
 @pass_invocation
 def restore_checkpoint(
     invocation: Invocation,

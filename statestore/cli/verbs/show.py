@@ -27,7 +27,7 @@ from statestore.cli.checkpoints import (
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import bar, count, counted, duration, size, size_and_files, when
 from statestore.cli.graphs import ShownGraph, shown_graph, write_graph
-from statestore.cli.options import checkpoint_argument, keys_option, state_options
+from statestore.cli.options import checkpoint_argument, keys_option, state_option
 from statestore.cli.output import Column, Output, Page, cell, table_of, value_text
 from statestore.errors import InvalidArgumentError
 from statestore.format.digest import RowSet, digest_text
@@ -128,17 +128,14 @@ def _write_keys(page: Page, hot: HotKeys) -> None:
     examples=(
         "statestore show --store ./fraud",
         "statestore show --job-graph --store ./fraud",
-        "statestore show 1 --operator totals-by-user --state totals --store ./fraud",
-        (
-            "statestore show --skew --operator totals-by-user --state per_country --keys 3 "
-            "--store ./fraud"
-        ),
+        "statestore show 1 --state totals-by-user/totals --store ./fraud",
+        ("statestore show --skew --state totals-by-user/per_country --keys 3 --store ./fraud"),
         "statestore show 1 --skew --times 4 --by rows --keys 0 --store ./fraud --output json",
     ),
     modes={"--job-graph": (), "--skew": ("--keys", "--times", "--by", "--read")},
 )
 @checkpoint_argument
-@state_options
+@state_option()
 @click.option("--job-graph", is_flag=True, help="Show the job graph instead.")
 @click.option("--skew", is_flag=True, help="Show skewed key groups and hot keys instead.")
 @keys_option(KEYS)

@@ -21,7 +21,7 @@ from statestore.cli.drawing import (
     sparkline,
     when,
 )
-from statestore.cli.options import SIZE, SPAN, rate_option, state_options, subtasks_option
+from statestore.cli.options import SIZE, SPAN, any_state_option, rate_option, subtasks_option
 from statestore.cli.output import DRAWING_WIDTH, Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.plan import Rate, kept_rate, unknown_rate
 from statestore.errors import CorruptionError, FormatVersionError, StateStoreError
@@ -58,7 +58,7 @@ _FOR_WIDE_ONES = ("a day", "90 % bounds")
         "statestore trend --store ./fraud",
         "statestore trend --size 100GB --store ./fraud",
         "statestore trend --restore-time 10m --rate 200MB/s --parallelism 4 --store ./fraud",
-        "statestore trend --operator totals-by-user --last 50 --store ./fraud --output json",
+        "statestore trend --state totals-by-user --last 50 --store ./fraud --output json",
     ),
 )
 @click.option(
@@ -82,7 +82,7 @@ _FOR_WIDE_ONES = ("a day", "90 % bounds")
 )
 @rate_option
 @subtasks_option("The parallelism of the restore. [as in the newest checkpoint]")
-@state_options
+@any_state_option
 @pass_invocation
 def show_trend(invocation: Invocation, /, rate: float | None, **options: Any) -> Output[FoundTrend]:
     """Show the growth of each state, and when it reaches a size or a restore time."""

@@ -17,7 +17,7 @@ from statestore.rows.digests import rows_digest
 
 Run = Callable[..., Result]
 
-STATE = ("--operator", "u", "--state", "totals", "--key-column", "user_id", "--store", "s")
+STATE = ("--state", "u/totals", "--key-column", "user_id", "--store", "s")
 
 
 def write_rows(**columns: list[Any]) -> None:
@@ -160,7 +160,7 @@ def test_wrong_calls_are_usage_errors(run: Run) -> None:
 
 def test_a_table_becomes_an_operator_state(run: Run) -> None:
     write_rows(rule=["a", "b"], limit=[1, 2])
-    state = ("--operator", "u", "--state", "rules", "--store", "s", "--kind", "broadcast")
+    state = ("--state", "u/rules", "--store", "s", "--kind", "broadcast")
     done = run("bootstrap", "t.parquet", *state, "--dry-run", "--output", "json")
     document = json.loads(done.stdout)
     assert (done.exit_code, document["rows"], document["checked"]["duplicates"]) == (0, 2, 0)
@@ -186,7 +186,7 @@ def test_a_table_becomes_an_operator_state(run: Run) -> None:
 
 def test_operator_state_has_no_keys_and_keyed_state_has(run: Run) -> None:
     write_rows(rule=["a"], limit=[1])
-    state = ("--operator", "u", "--state", "rules", "--store", "s")
+    state = ("--state", "u/rules", "--store", "s")
     done = run("bootstrap", "t.parquet", *state)
     assert (done.exit_code, "name the key columns with --key" in done.stderr) == (2, True)
     for option in (("--key-column", "rule"), ("--ttl", "7d"), ("--max-parallelism", "12")):

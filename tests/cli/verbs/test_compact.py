@@ -55,7 +55,7 @@ def test_as_json(run: Run, layered: Path) -> None:
         "compact",
         "--everything",
         "--state",
-        "totals",
+        "/totals",
         "--store",
         layered,
         "--output",
@@ -90,7 +90,7 @@ def test_as_json(run: Run, layered: Path) -> None:
 
 def test_errors_of_compact(run: Run, layered: Path) -> None:
     assert run("compact", "9", "--store", layered).exit_code == 10
-    assert run("compact", "--operator", "nobody", "--store", layered).exit_code == 10
+    assert run("compact", "--state", "nobody", "--store", layered).exit_code == 10
     done = run("compact", "--key-groups", "7-x", "--store", layered)
     assert (done.exit_code, done.stdout) == (2, "")
     assert "'7-x' is not a range of key groups" in done.stderr

@@ -17,7 +17,7 @@ from tests.interop.flink.goldens import FOLDER
 
 Run = Callable[..., Result]
 
-STATE = ("--operator", "3_group-aggregate", "--state", "accState", "--store", "s")
+STATE = ("--state", "3_group-aggregate/accState", "--store", "s")
 PLAN = ("--flink-plan", "job.json")
 
 
@@ -137,7 +137,7 @@ def test_options_that_the_plan_replaces_are_refused(
 def test_uids_follow_the_format(run: Run) -> None:
     done = run("flink", "plan", "job.json", "--uid-format", "mine-<id>")
     assert "operator mine-3, id " in done.stdout
-    state = ("--operator", "mine-3", "--state", "accState", "--store", "s")
+    state = ("--state", "mine-3/accState", "--store", "s")
     done = run("bootstrap", "totals.csv", *PLAN, "--uid-format", "mine-<id>", *state)
     assert (done.exit_code, done.stderr) == (0, "")
     done = run("flink", "export", "to", "--store", "s", "--leave-out", "mine-7", "--output", "json")

@@ -20,7 +20,7 @@ Run = Callable[..., Result]
 
 
 def get(run: Run, store: Path, uid: str, key: str, *arguments: str) -> Result:
-    options = ("--operator", uid, "--state", "totals", "--key", key, "--store", store)
+    options = ("--state", f"{uid}/totals", "--key", key, "--store", store)
     return run("get", *arguments, *options)
 
 
@@ -206,7 +206,7 @@ def test_a_value_that_does_not_fit_gets_no_advice_about_the_form(store: StateSto
 
 
 def test_operator_state_has_no_keys(run: Run, fraud: Path) -> None:
-    options = ("--operator", "orders-source", "--state", "offsets", "--store", fraud)
+    options = ("--state", "orders-source/offsets", "--store", fraud)
     done = run("get", "--key", "1", *options)
     assert done.exit_code == 10
     assert "is operator state" in done.stderr

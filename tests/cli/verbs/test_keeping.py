@@ -38,10 +38,8 @@ def test_a_savepoint_is_created_listed_used_and_deleted(run: Run, damaged: Path)
             "before-upgrade",
             "--key",
             "u17",
-            "--operator",
-            "totals-by-user",
             "--state",
-            "totals",
+            "totals-by-user/totals",
         ),
         *("--store", damaged, "--output", "json"),
     )

@@ -216,9 +216,9 @@ def test_show_as_json(run: Run, fraud: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "states"),
     [
-        (["--operator", "totals-by-user"], ["totals", "per_country"]),
-        (["--operator", "totals-by-user", "--state", "totals"], ["totals"]),
-        (["--operator", "orders-source", "--state", "rules"], ["rules"]),
+        (["--state", "totals-by-user"], ["totals", "per_country"]),
+        (["--state", "totals-by-user/totals"], ["totals"]),
+        (["--state", "orders-source/rules"], ["rules"]),
     ],
 )
 def test_show_can_be_filtered(run: Run, fraud: Path, options: list[str], states: list[str]) -> None:
@@ -240,15 +240,15 @@ def test_names_from_the_store_cannot_control_the_terminal(run: Run, tmp_path: Pa
     assert "[red]state" in done.stdout
     assert "\x1b" not in done.stdout
     got = run(
-        *("get", "--key", "a\x1b[31m\n[bold]b", "--operator", "uid\x1b]0;title\x07"),
-        *("--state", "[red]state", "--store", tmp_path / "s"),
+        *("get", "--key", "a\x1b[31m\n[bold]b", "--state", "uid\x1b]0;title\x07/[red]state"),
+        *("--store", tmp_path / "s"),
     )
     assert got.stdout.splitlines()[1].split() == ["a\\x1b[31m\\n[bold]b", "1"]
 
 
 def test_the_command_that_made_a_checkpoint_is_shown(run: Run, fraud: Path, tmp_path: Path) -> None:
     mine = shutil.copytree(fraud, tmp_path / "mine")
-    edit = ("edit", "--operator", "totals-by-user", "--state", "totals", "--delete", "u1")
+    edit = ("edit", "--state", "totals-by-user/totals", "--delete", "u1")
     assert run(*edit, "--store", mine).exit_code == 0
     listed = run("list", "--store", mine).stdout.splitlines()
     newest = StateStore.open(str(mine)).checkpoint().manifest
@@ -266,18 +266,18 @@ def test_the_command_that_made_a_checkpoint_is_shown(run: Run, fraud: Path, tmp_
     "arguments",
     [
         ("show", "kept"),
-        ("show", "kept", "--operator", "totals-by-user"),
+        ("show", "kept", "--state", "totals-by-user"),
         ("plan", "kept", "--parallelism", "2"),
         ("restore", "kept", "--parallelism", "2", "--to", "restored"),
         ("verify", "kept"),
         ("show", "kept", "--skew"),
         ("get", "kept", "--key", "u7"),
-        ("get", "kept", "--key", "u7", "--operator", "totals-by-user", "--state", "totals"),
+        ("get", "kept", "--key", "u7", "--state", "totals-by-user/totals"),
         ("query", "SELECT count(*) FROM per_country", "--checkpoint", "kept"),
         ("query", "--tables", "--checkpoint", "kept"),
         ("diff", "kept", "latest"),
-        ("diff", "kept", "latest", "--rows", "--operator", "totals-by-user", "--state", "totals"),
-        ("diff", "latest", "kept", "--rows", "--operator", "totals-by-user", "--state", "totals"),
+        ("diff", "kept", "latest", "--rows", "--state", "totals-by-user/totals"),
+        ("diff", "latest", "kept", "--rows", "--state", "totals-by-user/totals"),
         ("ui", "kept", "--to", "report.html"),
         ("ui", "kept", "--against", "2", "--to", "report.html"),
         ("ui", "2", "--against", "kept", "--to", "report.html"),
@@ -306,9 +306,9 @@ def test_commands_read_a_checkpoint_that_only_a_savepoint_keeps(
         ("restore", "--to", "out"),
         ("get", "--key", "u7"),
         ("query", "SELECT count(*) FROM per_country"),
-        ("edit", "--operator", "totals-by-user", "--state", "totals", "--delete", "u7"),
+        ("edit", "--state", "totals-by-user/totals", "--delete", "u7"),
         ("diff", "1"),
-        ("diff", "1", "--rows", "--operator", "totals-by-user", "--state", "totals"),
+        ("diff", "1", "--rows", "--state", "totals-by-user/totals"),
         ("ui", "--against", "1", "--to", "report.html"),
     ],
     ids=" ".join,
@@ -343,7 +343,7 @@ def test_diff_by_row_names_the_checkpoint_of_its_rows(
         return answer
 
     monkeypatch.setattr(StoreInspection, "as_of", committed_meanwhile)
-    which = ("--operator", "totals-by-user", "--state", "totals")
+    which = ("--state", "totals-by-user/totals")
     document = json.loads(
         run("--store", damaged, "--output", "json", "diff", "1", "latest", "--rows", *which).stdout
     )

@@ -15,7 +15,7 @@ from statestore import StateStore
 
 Run = Callable[..., Result]
 
-TOTALS = ("--operator", "totals-by-user", "--state", "totals")
+TOTALS = ("--state", "totals-by-user/totals")
 
 
 def document(done: Result) -> dict[str, object]:
@@ -51,7 +51,7 @@ def test_a_purge_names_replaced_checkpoints_and_the_check_names_remaining_ones(
     run: Run, damaged: Path
 ) -> None:
     store = ("--store", damaged)
-    key = ("forget", "--operator", "totals-by-user", "--key", "u117")
+    key = ("forget", "--state", "totals-by-user", "--key", "u117")
     planned = document(run(*key, "--dry-run", *store, "--output", "json"))
     assert [one["new_checkpoint_id"] for one in planned["replaced"]] == [None, None]  # type: ignore[attr-defined]
     done = run(*key, *store)
@@ -149,11 +149,11 @@ def test_an_invalid_subject_is_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "pass --column COLUMN=VALUE, or --key KEY and --operator OPERATOR"),
-        (["--key", "u1"], "--key is of one operator: pass --operator"),
+        ([], "pass --column COLUMN=VALUE, or --key KEY and --state OPERATOR"),
+        (["--key", "u1"], "--key is of one operator: pass --state OPERATOR"),
         (["--key", "u1", "--column", "user_id=u1"], "--column and --key exclude each other"),
-        (["--column", "user_id=u1", "--operator", "u"], "remove --operator: it needs --key"),
-        (["1", "--key", "u1", "--operator", "u", "--check"], "--check searches the whole store"),
+        (["--column", "user_id=u1", "--state", "u"], "remove --state: it needs --key"),
+        (["1", "--key", "u1", "--state", "u", "--check"], "--check searches the whole store"),
     ],
 )
 def test_a_key_and_a_subject_are_not_confused(
@@ -166,15 +166,15 @@ def test_a_key_and_a_subject_are_not_confused(
 
 @pytest.mark.slow
 def test_a_key_of_several_columns(run: Run, damaged: Path) -> None:
-    words = ("forget", "--operator", "totals-by-shop", "--key", '["DE", 17]')
+    words = ("forget", "--state", "totals-by-shop", "--key", '["DE", 17]')
     done = document(run(*words, "--store", damaged, "--output", "json"))
     (state,) = done["replaced"][0]["states"]  # type: ignore[index]
     assert (state["state"], state["rows"]) == ("totals", 1)
-    left = run("get", "--key", '["DE", 17]', "--operator", "totals-by-shop", "--state", "totals")
+    left = run("get", "--key", '["DE", 17]', "--state", "totals-by-shop/totals")
     assert left.exit_code == 2
-    get = ("get", "--key", '["DE", 17]', "--operator", "totals-by-shop", "--state", "totals")
+    get = ("get", "--key", '["DE", 17]', "--state", "totals-by-shop/totals")
     assert run(*get, "--store", damaged).stdout.startswith("no rows have key")
-    edit = ("edit", "--operator", "totals-by-shop", "--state", "totals")
+    edit = ("edit", "--state", "totals-by-shop/totals")
     keys = ("--delete", '["DE", 18]', "--delete", '["FR", 1]')
     assert '1 key to delete has no row: ["FR", 1]\n' in (
         run(*edit, *keys, "--dry-run", "--store", damaged).stdout
@@ -229,7 +229,7 @@ def test_an_edit_tells_merged_changes_from_deleted_rows(run: Run, tmp_path: Path
         checkpoint.write_keyed("u", "n", rows, key="k", max_parallelism=1)
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.write_changes("u", "n", [{"k": 1, "v": 1}, {"k": 2, "v": 1}])
-    words = ("edit", "--operator", "u", "--state", "n", "--key", "3", "--set", "v=5")
+    words = ("edit", "--state", "u/n", "--key", "3", "--set", "v=5")
     done = run(*words, "--store", store.url)
     assert "rows         11 before, 9 after" in done.stdout
     assert "2 of the rows before were changes, which rewritten files have merged" in done.stdout
@@ -253,7 +253,7 @@ def test_put_asks_before_columns_become_null(run: Run, tmp_path: Path) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
         rows = pa.table({"k": ["a"], "x": [1], "y": ["text"]})
         checkpoint.write_keyed("u", "n", rows, key="k")
-    words = ("edit", "--operator", "u", "--state", "n", "--store", tmp_path / "store")
+    words = ("edit", "--state", "u/n", "--store", tmp_path / "store")
     put = (*words, "--put", '{"k": "a", "x": 2}')
     refused = run(*put)
     assert refused.exit_code == 2
@@ -302,7 +302,7 @@ def test_purge_names_the_columns_if_the_key_had_others(store: StateStore, run: R
         checkpoint.write_keyed("o", "s", rows, key="customer")
     words = (
         "forget",
-        "--operator",
+        "--state",
         "o",
         "--key",
         "4711",

@@ -64,7 +64,7 @@ def test_balanced_ranges_are_drawn(run: Run, fraud: Path) -> None:
 
 @pytest.mark.parametrize("way", [("--max-parallelism", "16"), ("--balance", "bytes")])
 def test_restore_follows_the_plan(run: Run, fraud: Path, way: tuple[str, str]) -> None:
-    one = ("--operator", "totals-by-shop", "--parallelism", "3", *way, "--store", fraud)
+    one = ("--state", "totals-by-shop", "--parallelism", "3", *way, "--store", fraud)
     planned = document(run("plan", *one, "--output", "json"))
     (operator,) = planned["plan"]["operators"]
     written = document(run("restore", *one, "--to", "out", "--output", "json"))
@@ -147,7 +147,7 @@ def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, store: Sta
 
 
 def test_an_error_names_the_option_and_not_the_argument(run: Run, fraud: Path) -> None:
-    place = ("--operator", "totals-by-card", "--state", "totals", "--store", fraud)
+    place = ("--state", "totals-by-card/totals", "--store", fraud)
     done = run("plan", "--parallelism", "9", *place)
     assert done.exit_code == 12
     assert "restore at 8 or less, or pass --max-parallelism 16: a multiple" in done.stderr
@@ -248,7 +248,7 @@ def test_invalid_prices_name_the_file(run: Run, fraud: Path, text: str) -> None:
 
 
 def test_skew_as_text_and_json(run: Run, fraud: Path) -> None:
-    given = ("show", "--skew", "--operator", "totals-by-user", "--keys", "3", "--store", fraud)
+    given = ("show", "--skew", "--state", "totals-by-user", "--keys", "3", "--store", fraud)
     done = run(*given)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "operator totals-by-user (totals, per_country)" in done.stdout
@@ -262,5 +262,5 @@ def test_skew_as_text_and_json(run: Run, fraud: Path) -> None:
     (hot,) = operator["hot"]
     assert (hot["state"], hot["rows"], len(hot["keys"])) == ("per_country", 200, 3)
     assert set(hot["keys"][0]) == {"key", "key_group", "rows"}
-    none = run("show", "--skew", "--operator", "orders-source", "--store", fraud)
+    none = run("show", "--skew", "--state", "orders-source", "--store", fraud)
     assert (none.exit_code, none.stdout) == (10, "")

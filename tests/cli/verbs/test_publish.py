@@ -14,7 +14,7 @@ from statestore import StateStore
 
 Run = Callable[..., Result]
 
-STATE = ("--operator", "totals-by-user", "--state", "totals")
+STATE = ("--state", "totals-by-user/totals")
 
 
 @pytest.fixture

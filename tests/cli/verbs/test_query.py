@@ -289,7 +289,7 @@ def test_a_key_in_all_states(run: Run, fraud: Path) -> None:
 
 
 def test_a_key_in_all_states_as_json(run: Run, fraud: Path) -> None:
-    state = ("--state", "totals", "--key", "-5")
+    state = ("--state", "/totals", "--key", "-5")
     done = run("get", "1", *state, "--store", fraud, "--output", "json")
     document = json.loads(done.stdout)
     assert [(s["operator"], s["rows"]) for s in document["found"]["states"]] == [
@@ -318,8 +318,8 @@ def test_a_query_has_limits(run: Run, fraud: Path) -> None:
         assert run("query", "SELECT 1", *wrong, "--store", fraud).exit_code == 2
 
 
-STATE = ("--operator", "totals-by-user", "--state", "totals")
-NEW_STATE = ("--operator", "totals-by-user", "--state", "new", "--key", "k")
+STATE = ("--state", "totals-by-user/totals")
+NEW_STATE = ("--state", "totals-by-user/new", "--key", "k")
 
 
 @pytest.mark.long_cases("bootstrap", "edit")

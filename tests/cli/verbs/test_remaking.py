@@ -52,20 +52,20 @@ def test_a_linked_copy_reports_the_shared_files(run: Run, store: StateStore) -> 
 
 
 def test_a_command_on_an_older_checkpoint_says_what_it_undoes(run: Run, store: StateStore) -> None:
-    arguments = ("rekey", "1", "--operator", "u", "--max-parallelism", "7", "--store", "s")
+    arguments = ("rekey", "1", "--state", "u", "--max-parallelism", "7", "--store", "s")
     refused = run(*arguments)
     assert refused.exit_code == 2
     assert "undoes 1 newer checkpoint, up to checkpoint 2" in refused.stderr
     planned = run(*arguments, "--dry-run").stdout
     assert "would undo checkpoint 2: the next snapshot builds on the new checkpoint" in planned
     assert document(run(*arguments, "--from-older", "--output", "json"))["undone"] == [2]
-    words = ("edit", "1", "--operator", "u", "--state", "s", "--delete", "u1", "--store", "s")
+    words = ("edit", "1", "--state", "u/s", "--delete", "u1", "--store", "s")
     again = run(*words, "--from-older")
     assert "undoes checkpoints 2 to 3: the next" in again.stdout
 
 
 def test_rekey_reports_each_state(run: Run, store: StateStore) -> None:
-    arguments = ("rekey", "--operator", "u", "--max-parallelism", "7", "--output", "json")
+    arguments = ("rekey", "--state", "u", "--max-parallelism", "7", "--output", "json")
     planned = document(run(*arguments, "--dry-run", "--store", "s"))
     assert store.checkpoints() == (1, 2)
     done = document(run(*arguments, "--store", "s"))
@@ -78,10 +78,8 @@ def test_rekey_reports_each_state(run: Run, store: StateStore) -> None:
         assert after["rows"] == before["rows"] == 3
     text = run(
         "rekey",
-        "--operator",
-        "u",
         "--state",
-        "s",
+        "u/s",
         "--key-column",
         "k",
         "--key-column",
@@ -100,27 +98,27 @@ def test_rekey_reports_each_state(run: Run, store: StateStore) -> None:
         ((), 2, "nothing to change: pass --max-parallelism, --key-column or --hash-scheme"),
         (("--max-parallelism", "0"), 2, "configured max parallelism 0 is out of"),
         (("--key-column", "v"), 2, "a new key applies to only one state"),
-        (("--key-column", "x", "--state", "s"), 2, "state 's' of operator 'u' has no column 'x'"),
+        (("--key-column", "x", "--state", "u/s"), 2, "state 's' of operator 'u' has no column 'x'"),
         (
-            ("--key-column", "at", "--state", "s"),
+            ("--key-column", "at", "--state", "u/s"),
             2,
             "two rows of state 's' of operator 'u' have the same identity",
         ),
-        (("--max-parallelism", "8", "--state", "s"), 2, "state 'late' of operator 'u' has max"),
-        (("--max-parallelism", "8", "--state", "x"), 10, "no state 'x' in operator 'u'"),
+        (("--max-parallelism", "8", "--state", "u/s"), 2, "state 'late' of operator 'u' has max"),
+        (("--max-parallelism", "8", "--state", "u/x"), 10, "no state 'x' in operator 'u'"),
     ],
 )
 def test_an_invalid_rekey_is_one_sentence(
     run: Run, store: StateStore, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
-    done = run("rekey", "--operator", "u", *arguments, "--store", "s")
+    done = run("rekey", "--state", "u", *arguments, "--store", "s")
     assert done.stderr.startswith(f"error: {message}"), done.stderr
     assert (done.exit_code, done.stdout) == (code, "")
     assert store.checkpoints() == (1, 2)
 
 
 def test_as_of_prints_a_table_of_both_checkpoints(run: Run, store: StateStore) -> None:
-    where = ("diff", "1", "2", "--rows", "--operator", "u", "--state", "s", "--store", "s")
+    where = ("diff", "1", "2", "--rows", "--state", "u/s", "--store", "s")
     found = document(run(*where, "--output", "json"))
     assert [column["name"] for column in found["columns"]] == [
         "change",
@@ -153,7 +151,7 @@ def test_as_of_prints_a_table_of_both_checkpoints(run: Run, store: StateStore) -
 def test_history_marks_where_a_key_changed(run: Run, store: StateStore) -> None:
     def marks(key: str, state: str = "s") -> list[tuple[bool, Any]]:
         done = run(
-            *("get", "--history", "--operator", "u", "--state", state, "--key", key),
+            *("get", "--history", "--state", f"u/{state}", "--key", key),
             *("--output", "json", "--store", "s"),
         )
         return [(one["is_changed"], one["rows"]) for one in document(done)["history"]]
@@ -163,16 +161,12 @@ def test_history_marks_where_a_key_changed(run: Run, store: StateStore) -> None:
     assert [changed for changed, _ in marks("u1")] == [True, False]
     assert marks("nobody") == [(False, []), (False, [])]
     assert marks("u2", "late") == [(False, None), (True, u2[1])]
-    text = run(
-        "get", "--history", "--key", "u2", "--operator", "u", "--state", "s", "--store", "s"
-    ).stdout
+    text = run("get", "--history", "--key", "u2", "--state", "u/s", "--store", "s").stdout
     assert [line[0] for line in text.splitlines()[2:]] == ["*", "*"]
     assert "at 7, v 20" in text
-    late = run(
-        "get", "--history", "--key", "u2", "--operator", "u", "--state", "late", "--store", "s"
-    ).stdout
+    late = run("get", "--history", "--key", "u2", "--state", "u/late", "--store", "s").stdout
     assert "no such state, or a different key type" in late
-    gone = run("get", "--history", "--key", "u2", "--operator", "u", "--state", "x", "--store", "s")
+    gone = run("get", "--history", "--key", "u2", "--state", "u/x", "--store", "s")
     assert (gone.exit_code, gone.stdout) == (10, "")
 
 
@@ -183,7 +177,7 @@ def test_null_is_shown_alike_everywhere(run: Run, tmp_path: Path) -> None:
     for rows in (1, 2):
         with nulls.snapshot(parallelism=1) as checkpoint:
             checkpoint.write_keyed("u", "s", table[:rows], key="k", max_parallelism=4)
-    state = ("--operator", "u", "--state", "s", "--store", "n")
+    state = ("--state", "u/s", "--store", "n")
 
     def last(*words: str) -> str:
         done = run(*words)
@@ -206,8 +200,8 @@ def test_null_is_shown_alike_everywhere(run: Run, tmp_path: Path) -> None:
 def test_an_older_checkpoint_is_changed_only_on_request(run: Run, store: StateStore) -> None:
     """The error names the option, and what would be undone."""
     verbs = {
-        "edit": ("--operator", "u", "--state", "s", "--delete", "u1"),
-        "rekey": ("--operator", "u", "--max-parallelism", "7"),
+        "edit": ("--state", "u/s", "--delete", "u1"),
+        "rekey": ("--state", "u", "--max-parallelism", "7"),
     }
     for verb, options in verbs.items():
         newest = store.checkpoints()[-1]

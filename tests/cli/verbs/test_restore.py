@@ -63,7 +63,7 @@ def test_restore_as_json(run: Run, fraud: Path) -> None:
 def test_restore_as_json_lines(run: Run, fraud: Path) -> None:
     done = run(
         *("restore", "1", "--parallelism", "2", "--to", "out", "--format", "jsonl"),
-        *("--operator", "totals-by-card", "--state", "totals", "--store", fraud),
+        *("--state", "totals-by-card/totals", "--store", fraud),
     )
     assert done.exit_code == 0
     assert [path.name for path in Path("out").iterdir()] == ["totals-by-card"]
@@ -132,7 +132,7 @@ def test_rows_that_differ_from_the_manifest_are_refused(run: Run, damaged: Path)
         del state["files"][footer]
     del document["sha256"]
     manifest.write_bytes(document_bytes(document))
-    done = run("restore", "--to", "out", "--operator", "totals-by-shop", "--store", damaged)
+    done = run("restore", "--to", "out", "--state", "totals-by-shop", "--store", damaged)
     assert done.exit_code == 13
     assert "(I7)" in done.stderr
     assert list(Path("out").iterdir()) == []
@@ -140,7 +140,7 @@ def test_rows_that_differ_from_the_manifest_are_refused(run: Run, damaged: Path)
 
 @pytest.mark.parametrize("name", ["files", "offsets", "rules"])
 def test_the_plan_of_one_state_matches_the_restore(run: Run, fraud: Path, name: str) -> None:
-    state = ("--operator", "orders-source", "--state", name)
+    state = ("--state", f"orders-source/{name}")
     arguments = (*state, "--parallelism", "3", "--store", fraud, "--output", "json")
     planned = json.loads(run("plan", *arguments).stdout)
     written = json.loads(run("restore", "--to", "out", *arguments).stdout)

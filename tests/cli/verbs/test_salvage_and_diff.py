@@ -146,7 +146,7 @@ def test_diff_as_json(run: Run, changed: Path) -> None:
         ("orders-source", "offsets"),
         ("totals-by-user", "totals"),
     ]
-    narrowed = json.loads(run(*arguments, "--operator", "totals-by-user", "--examples", 1).stdout)
+    narrowed = json.loads(run(*arguments, "--state", "totals-by-user", "--examples", 1).stdout)
     assert [len(state["examples"]) for state in narrowed["states"]] == [0, 1]
 
 
@@ -164,7 +164,7 @@ def test_the_exit_status_reports_differences_on_request(
 
 
 def test_missing_names(run: Run, changed: Path, tmp_path: Path) -> None:
-    done = run("diff", 2, 3, "--state", "total", "--store", changed)
+    done = run("diff", 2, 3, "--state", "/total", "--store", changed)
     assert done.exit_code == 10
     assert "'totals-by-user' 'totals'" in done.stderr
     assert run("diff", 2, 9, "--store", changed).exit_code == 10
