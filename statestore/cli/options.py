@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem
 
 from statestore.cli.arguments import distinct, parse_instant, quoted_name, state_name
 from statestore.durations import milliseconds_of
-from statestore.errors import NotFoundError, StateStoreError
+from statestore.errors import StateStoreError
 from statestore.keys.key_types import HASH_SCHEMES
 from statestore.parsing import parse_integer
 from statestore.restore.byte_sizes import AUTO, bytes_of
@@ -40,9 +40,8 @@ __all__ = [
     "SPAN",
     "Parsed",
     "any_state_option",
-    "batch_option",
+    "batch_argument",
     "checkpoint_argument",
-    "checkpoint_option",
     "complete_checkpoint",
     "complete_savepoint",
     "dry_run_option",
@@ -66,7 +65,6 @@ __all__ = [
     "sql_option",
     "state_option",
     "subtasks_option",
-    "target_option",
     "target_options",
     "type_option",
     "verify_option",
@@ -102,11 +100,11 @@ def _savepoints(store: StateStore, context: click.Context) -> list[str]:
 
 
 def _operators(store: StateStore, context: click.Context) -> list[str]:
-    return [*_manifest(store, context).uids]
+    return [*_newest(store).uids]
 
 
 def _states(store: StateStore, context: click.Context) -> list[str]:
-    states = [entry.state for entry in _manifest(store, context).entries]
+    states = [entry.state for entry in _newest(store).entries]
     return sorted({f"{quoted_name(state.uid)}/{quoted_name(state.name)}" for state in states})
 
 
@@ -115,15 +113,12 @@ def _operators_and_states(store: StateStore, context: click.Context) -> list[str
     return sorted({*operators, *_states(store, context)})
 
 
-def _manifest(store: StateStore, context: click.Context) -> Manifest:
-    """Return the checkpoint that an option has named so far, or the newest one.
+def _newest(store: StateStore) -> Manifest:
+    """Return the newest checkpoint.
 
     Click parses arguments last, so a checkpoint given as an argument is not known yet.
     """
-    try:
-        return store.checkpoint(context.params.get("checkpoint") or LATEST).manifest
-    except NotFoundError:
-        return store.checkpoint(LATEST).manifest
+    return store.checkpoint(LATEST).manifest
 
 
 complete_checkpoint = _completer(_checkpoints)
@@ -133,10 +128,10 @@ complete_savepoint = _completer(_savepoints)
 """Complete the names of savepoints."""
 
 complete_state = _completer(_states)
-"""Complete the states of the checkpoint, each with its operator."""
+"""Complete the states of the newest checkpoint, each with its operator."""
 
 complete_operator_or_state = _completer(_operators_and_states)
-"""Complete the operators of the checkpoint, and their states."""
+"""Complete the operators of the newest checkpoint, and their states."""
 
 
 class Parsed(click.ParamType[Any]):
@@ -195,17 +190,6 @@ side_arguments = in_order(
     click.argument("b", default="latest", metavar="[B]", shell_complete=complete_checkpoint),
 )
 """Two checkpoints to compare, the second one by default ``latest``."""
-
-
-def checkpoint_option(text: str, default: str | None = "latest") -> Callable[[F], F]:
-    """Return ``--checkpoint``, for commands whose argument is something else."""
-    return click.option(
-        "--checkpoint",
-        default=default,
-        metavar="CHECKPOINT",
-        help=f"{text}: its number, a savepoint's name, or latest. [latest]",
-        shell_complete=complete_checkpoint,
-    )
 
 
 def state_option(
@@ -326,11 +310,6 @@ def leave_out_option(text: str) -> Callable[[F], F]:
     )
 
 
-def target_option(text: str) -> Callable[[F], F]:
-    """Return ``--target``, the store that gets a checkpoint."""
-    return click.option("--target", metavar="URL", required=True, help=text)
-
-
 rate_option = click.option(
     "--rate",
     type=Parsed(
@@ -425,9 +404,8 @@ def location_module(name: str) -> Any:
     return importlib.import_module(f"statestore.interop.spark.{name}")
 
 
-batch_option = click.option(
-    "--batch", type=int, metavar="N", help="A completed micro-batch. [newest]"
-)
+batch_argument = click.argument("batch", type=int, required=False, metavar="[BATCH]")
+"""A completed micro-batch, by default the newest one."""
 
 
 def shape_options(function: F) -> F:

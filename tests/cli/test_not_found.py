@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import Result
 
@@ -19,7 +20,7 @@ OFFSETS = ("--state", "orders-source/offsets")
 CLUSTERS = ("--from-cluster", "a=localhost:1", "--to-cluster", "b=localhost:2")
 ON_A_STORE: dict[str, tuple[str, ...]] = {
     "compact": (),
-    "copy": ("--target", "new"),
+    "copy": ("new",),
     "diff": ("1", "2"),
     "edit": (*STATE, "--delete", "u1"),
     "expire": ("--retain", "5"),
@@ -64,7 +65,9 @@ def at(name: str, checkpoint: str) -> list[str]:
     if {"a", "b"} <= known:
         return [words[0], checkpoint, *words[2:]]
     if "checkpoint" in known:
-        return [checkpoint, *words]
+        arguments = [one.name for one in COMMANDS[name].params if isinstance(one, click.Argument)]
+        before = arguments.index("checkpoint")
+        return [*words[:before], checkpoint, *words[before:]]
     return [*words, "--checkpoint", checkpoint]
 
 

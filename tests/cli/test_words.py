@@ -48,36 +48,26 @@ def test_the_value_of_an_option_is_the_same_in_all_commands() -> None:
     assert {option: forms for option, forms in found.items() if len(forms) > 1} == SEVERAL
 
 
-def test_a_checkpoint_is_an_argument_unless_the_command_has_another_one() -> None:
+def test_a_checkpoint_is_the_last_argument() -> None:
+    """Only a query has an option for it, because its argument may be missing."""
     with_checkpoint = 0
     for command in every_command():
-        arguments = [one for one in command.params if isinstance(one, click.Argument)]
+        names = [
+            one.human_readable_name for one in command.params if isinstance(one, click.Argument)
+        ]
         options = {option for parameter in command.params for option in parameter.opts}
-        names = [one.human_readable_name for one in arguments]
-        assert len(arguments) < 2 or names in (["A", "[B]"], *TWO_PLACES), command.name
+        *places, last = names or [""]
+        is_version = last in ("[CHECKPOINT]", "[BATCH]")
+        assert is_version or len(names) < 2 or names in (["A", "[B]"], *TWO_PLACES), command.name
+        assert len(places) < 2 or places in TWO_PLACES, command.name
         assert not {"KEY", "STORE", "[STORE]", "OPERATOR", "STATE"} & {*names}, command.name
-        if "--checkpoint" in options:
-            assert names, f"{command.name}: the checkpoint can be its argument"
-            assert "CHECKPOINT" not in names[0]
-        with_checkpoint += names == ["[CHECKPOINT]"]
-    assert with_checkpoint > 10
+        assert ("--checkpoint" in options) == (command.name == "query")
+        with_checkpoint += last == "[CHECKPOINT]"
+    assert with_checkpoint > 15
 
 
 TWO_PLACES = (["JOB", "NEW"], ["SAVEPOINT", "NEW"], ["LOCATION", "NEW"])
 """A command reads the first place, and writes the second one."""
-
-
-def test_a_checkpoint_is_named_in_the_same_ways_everywhere() -> None:
-    options = [
-        parameter
-        for command in every_command()
-        for parameter in command.params
-        if "--checkpoint" in parameter.opts
-    ]
-    assert len(options) == 5
-    for option in options:
-        assert isinstance(option, click.Option)
-        assert ": its number, a savepoint's name, or latest." in str(option.help)
 
 
 def test_the_page_for_users_of_other_systems_names_existing_commands_and_options() -> None:

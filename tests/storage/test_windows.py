@@ -52,7 +52,7 @@ for form in ("delta", "parquet"):
         ("edit", *state, "--sql", "SELECT k, 'z' AS v FROM state WHERE k > '1'"),
         ("restore", "--to", f"{form}/out"),
         ("rekey", "--state", "op", "--max-parallelism", "16", "--work", f"{form}/work"),
-        ("copy", "--target", f"{form}/copy"),
+        ("copy", f"{form}/copy"),
         ("expire", "--retain", "1"),
         ("gc",),
     ):

@@ -19,25 +19,20 @@ __all__ = ["copy_checkpoint"]
     cls=Verb,
     section="Move",
     prints=(
-        "The new checkpoint's number in the target store, and the files and bytes that the "
-        "target lacked. A copy that was killed continues when it is run again. With --linked, "
-        "the target is a new store, and each file gets a name in both stores, so that each can "
-        "expire, compact and collect without an effect on the other."
+        "The new checkpoint's number in the store TARGET, and the files and bytes that TARGET "
+        "lacked. TARGET is accessed with the same credentials. A copy that was killed continues "
+        "when it is run again. With --linked, TARGET is a new store, and each file gets a name in "
+        "both stores, so that each can expire, compact and collect without an effect on the other."
     ),
     examples=(
-        "statestore copy --target ./backup --dry-run --store ./fraud",
-        "statestore copy 1 --target ./backup --as-savepoint end-of-january --store ./fraud",
-        "statestore copy 1 --linked --target ./what-if --store ./fraud",
+        "statestore copy ./backup --dry-run --store ./fraud",
+        "statestore copy ./backup 1 --as-savepoint end-of-january --store ./fraud",
+        "statestore copy ./what-if 1 --linked --store ./fraud",
     ),
     modes={"": ("--as-savepoint",), "--linked": ()},
 )
+@click.argument("target")
 @checkpoint_argument
-@click.option(
-    "--target",
-    metavar="URL",
-    required=True,
-    help="The path or URL of the target store, which is accessed with the same credentials.",
-)
 @click.option(
     "--as-savepoint", metavar="NAME", help="Create a savepoint with this name for the copy."
 )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from statestore.cli.arguments import named_values
+from statestore.cli.arguments import distinct, named_values
 from statestore.cli.command import Invocation, Root, Verb, pass_invocation
 from statestore.cli.drawing import count, size
-from statestore.cli.options import in_order, max_parallelism_option, subtasks_option
+from statestore.cli.options import max_parallelism_option, subtasks_option
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.errors import DamagedFileError
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "access_options",
+    "access_option",
     "dropping",
     "flink",
     "hash_recipes",
@@ -36,6 +37,7 @@ __all__ = [
 
 _KAFKA_OFFSETS = {-1: "latest", -2: "earliest", -3: "as committed to Kafka"}
 """The meaning of the negative offsets in a Kafka source's splits, for partitions not read yet."""
+_MOVED = re.compile(r"(.+?)=((?:[A-Za-z][\w+.-]*:|\.{0,2}/|\.{1,2}$).*)")
 
 
 @click.group(
@@ -54,22 +56,16 @@ def flink() -> None:
     """Show, import, export and repack Flink savepoints, without Flink."""
 
 
-_moved = click.option(
-    "--moved",
-    multiple=True,
-    metavar="OLD=NEW",
-    help="The new path of a moved folder that the savepoint references by an absolute path.",
-)
-
-
-_allowed = click.option(
+access_option = click.option(
     "--allow",
     multiple=True,
-    metavar="URL",
-    help="A folder or file elsewhere that the savepoint is allowed to reference. Repeatable.",
+    metavar="[OLD=]URL",
+    help=(
+        "A folder or file elsewhere that the savepoint is allowed to reference. OLD is its former "
+        "path, if it was moved and the savepoint has an absolute path. Repeatable."
+    ),
 )
-access_options = in_order(_moved, _allowed)
-"""The options for files that a savepoint references outside of its folder."""
+"""The option for files that a savepoint references outside of its folder."""
 
 
 dropping = click.option(
@@ -109,14 +105,14 @@ hash_recipes = click.option(
     ),
     examples=(
         "statestore flink show ./savepoint",
-        "statestore flink show ./chk-7 --moved /flink=./copy --output json",
+        "statestore flink show ./chk-7 --allow /flink=./copy --output json",
     ),
 )
 @click.argument("savepoint")
-@access_options
+@access_option
 @pass_invocation
 def show_state(
-    invocation: Invocation, savepoint: str, moved: tuple[str, ...], allow: tuple[str, ...]
+    invocation: Invocation, savepoint: str, allow: tuple[str, ...]
 ) -> Output[ShownSavepoint]:
     """Show what a savepoint or checkpoint contains."""
     module: Any = importlib.import_module("statestore.interop.flink.read.show_savepoint")
@@ -124,7 +120,7 @@ def show_state(
         shown = module.show_savepoint(
             savepoint,
             on_progress=progress,
-            access=savepoint_access(moved, allow),
+            access=savepoint_access(allow),
         )
     return Output(shown, write_savepoint, _find_damage(shown))
 
@@ -141,7 +137,7 @@ def show_state(
     ),
     examples=(
         "statestore flink repack ./savepoint ./larger --max-parallelism 720",
-        "statestore flink repack ./chk-7 ./small --max-parallelism 96 --moved /flink=./copy",
+        "statestore flink repack ./chk-7 ./small --max-parallelism 96 --allow /flink=./copy",
     ),
 )
 @click.argument("savepoint")
@@ -150,7 +146,7 @@ def show_state(
     "The new number of key groups of all operators that have more than one.", required=True
 )
 @subtasks_option("The number of subtasks that share keyed state. [as in the savepoint]")
-@access_options
+@access_option
 @hash_recipes
 @dropping
 @pass_invocation
@@ -160,7 +156,6 @@ def repack_state(
     target: str,
     max_parallelism: int,
     parallelism: int | None,
-    moved: tuple[str, ...],
     allow: tuple[str, ...],
     recipes: tuple[str, ...],
     drop: tuple[str, ...],
@@ -176,16 +171,23 @@ def repack_state(
             drop=drop,
             on_progress=progress,
             key_hash=key_recipes(recipes),
-            access=savepoint_access(moved, allow),
+            access=savepoint_access(allow),
         )
     return Output(repacked, write_repacked)
 
 
-def savepoint_access(moved: tuple[str, ...], allow: tuple[str, ...]) -> SavepointAccess:
-    """Return how a savepoint is read; a name of a moved folder can contain ``=``."""
+def savepoint_access(allow: tuple[str, ...]) -> SavepointAccess:
+    """Return how a savepoint is read, from the values of ``--allow``.
+
+    The name of a folder can contain ``=``. So it only separates two places if an absolute path, a
+    path that begins with a dot, or a URL follows.
+    """
     options: Any = importlib.import_module("statestore.interop.flink.options")
-    folders = named_values("--moved", "OLD=NEW", moved, at_last=True)
-    access: SavepointAccess = options.SavepointAccess(moved=folders, allow=allow)
+    moved = [found for text in allow if (found := _MOVED.fullmatch(text))]
+    access: SavepointAccess = options.SavepointAccess(
+        moved=distinct("--allow", ((found[1], found[2]) for found in moved)),
+        allow=[text for text in allow if not _MOVED.fullmatch(text)],
+    )
     return access
 
 

@@ -12,7 +12,7 @@ from statestore.cli.arguments import named_values, toml_of
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, size
 from statestore.cli.options import (
-    checkpoint_option,
+    checkpoint_argument,
     dry_run_option,
     leave_out_option,
     max_parallelism_option,
@@ -20,7 +20,7 @@ from statestore.cli.options import (
     subtasks_option,
 )
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
-from statestore.cli.verbs.flink import access_options, savepoint_access
+from statestore.cli.verbs.flink import access_option, savepoint_access
 from statestore.jobgraph.redistribution import RedistributionMode
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
     examples=(
         "statestore flink export ./savepoint --flink 2.3 --store ./orders",
         "statestore flink export ./typed --java-type kinds/tuple=Tuple --store ./orders",
-        "statestore flink export ./savepoint --max-parallelism 720 --dry-run --store ./orders",
+        "statestore flink export ./savepoint 1 --max-parallelism 720 --dry-run --store ./orders",
         (
             "statestore flink export ./some --operator by_long --leave-out by_long/texts "
             "--store ./orders"
@@ -53,10 +53,10 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
     ),
 )
 @click.argument("savepoint")
+@checkpoint_argument
 @operators_option
 @subtasks_option("The number of subtasks that share the state. [as stored]")
 @max_parallelism_option("The number of key groups. [as stored]")
-@checkpoint_option("The checkpoint to export")
 @leave_out_option("State to leave out, or that the checkpoint lacks.")
 @click.option(
     "--carry",
@@ -64,7 +64,7 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
     metavar="OPERATOR",
     help="Copy an operator that the import left out, unchanged, from its savepoint. Repeatable.",
 )
-@access_options
+@access_option
 @click.option(
     "--java-type",
     "types",
@@ -100,7 +100,6 @@ def export_state(
     checkpoint: str,
     leave_out: tuple[str, ...],
     carry: tuple[str, ...],
-    moved: tuple[str, ...],
     allow: tuple[str, ...],
     types: tuple[str, ...],
     version: str | None,
@@ -125,7 +124,7 @@ def export_state(
             ),
             dry_run=dry_run,
             on_progress=progress,
-            access=savepoint_access(moved, allow),
+            access=savepoint_access(allow),
             selection=module.ExportSelection(
                 operators=operators or None, leave_out=leave_out, carry=carry
             ),

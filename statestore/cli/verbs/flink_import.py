@@ -16,7 +16,7 @@ from statestore.cli.drawing import count
 from statestore.cli.options import operators_option
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.flink import (
-    access_options,
+    access_option,
     dropping,
     hash_recipes,
     key_recipes,
@@ -53,7 +53,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
             "ttl_value=7d"
         ),
         "statestore flink import ./savepoint --store ./orders --columns columns.toml",
-        "statestore flink import ./chk-7 --store ./orders --uid kinds --moved /flink=./copy",
+        "statestore flink import ./chk-7 --store ./orders --uid kinds --allow /flink=./copy",
     ),
 )
 @click.argument("savepoint")
@@ -85,7 +85,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
     is_flag=True,
     help="Fail if a value would be kept as bytes, or state would be left out.",
 )
-@access_options
+@access_option
 @hash_recipes
 @click.option(
     "--threads",
@@ -106,7 +106,6 @@ def import_state(
     columns: Path | None,
     ttl: tuple[str, ...],
     strict: bool,
-    moved: tuple[str, ...],
     allow: tuple[str, ...],
     recipes: tuple[str, ...],
     threads: int | None,
@@ -124,7 +123,7 @@ def import_state(
             drop=drop,
             threads=threads,
             on_progress=progress,
-            access=savepoint_access(moved, allow),
+            access=savepoint_access(allow),
             hints=module.SavepointHints(
                 uids=distinct("--uid", map(_uid, uids)),
                 columns=None if columns is None else _tables(columns),

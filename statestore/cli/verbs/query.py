@@ -20,7 +20,7 @@ from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted
 from statestore.cli.options import (
     MOST_ROWS,
-    checkpoint_option,
+    complete_checkpoint,
     limit_option,
     query_limit_options,
     verify_option,
@@ -342,7 +342,13 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".arrow": "a
     modes={"--tables": (), "sql": ("--format", "--to", "--limit", "--verify")},
 )
 @click.argument("sql", required=False)
-@checkpoint_option("The checkpoint to query")
+@click.option(
+    "--checkpoint",
+    default="latest",
+    metavar="CHECKPOINT",
+    help="The checkpoint to query: its number, a savepoint's name, or latest. [latest]",
+    shell_complete=complete_checkpoint,
+)
 @click.option("--tables", is_flag=True, help="List the views with their columns and rows instead.")
 @click.option(
     "--format",

@@ -8,7 +8,7 @@ import click
 
 from statestore.catalog.holds import Pin
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.options import SPAN, checkpoint_option, complete_savepoint
+from statestore.cli.options import SPAN, checkpoint_argument, complete_savepoint
 from statestore.cli.output import Output, Page
 from statestore.errors import CheckpointNotFoundError
 from statestore.store import StateStore
@@ -28,19 +28,19 @@ __all__ = ["Pinned", "Saved", "Unpinned", "keep_savepoint"]
     ),
     examples=(
         "statestore savepoint before-upgrade --store ./fraud",
-        "statestore savepoint end-of-january --checkpoint 1 --store ./fraud",
+        "statestore savepoint end-of-january 1 --store ./fraud",
         "statestore savepoint 'monthly report' --lease 7d --store ./fraud",
         "statestore savepoint --remove before-upgrade --store ./fraud",
         "statestore savepoint --remove 0d2f61c8a1b94d7fb5f0c7a9e6d83b12 --store ./fraud",
     ),
     modes={
-        "": ("name", "--checkpoint"),
-        "--lease": ("name", "--checkpoint"),
+        "": ("name", "checkpoint"),
+        "--lease": ("name", "checkpoint"),
         "--remove": ("name",),
     },
 )
 @click.argument("name", required=False, shell_complete=complete_savepoint)
-@checkpoint_option("The checkpoint to keep")
+@checkpoint_argument
 @click.option(
     "--lease",
     type=SPAN,

@@ -19,8 +19,8 @@ from statestore.cli.command import Invocation, Root, Verb, pass_invocation
 from statestore.cli.drawing import count, counted, size, when
 from statestore.cli.options import (
     OPERATOR_NAMES,
-    batch_option,
-    checkpoint_option,
+    batch_argument,
+    checkpoint_argument,
     dry_run_option,
     leave_out_option,
     location_module,
@@ -109,11 +109,11 @@ def check_location(location: str, batch: int | None, operator_names: Mapping[int
     ),
     examples=(
         "statestore spark show ./checkpoints/orders",
-        "statestore spark show ./checkpoints/orders --batch 1 --output json",
+        "statestore spark show ./checkpoints/orders 1 --output json",
     ),
 )
 @click.argument("location")
-@batch_option
+@batch_argument
 @OPERATOR_NAMES
 @pass_invocation
 def show_state(
@@ -140,11 +140,11 @@ def show_state(
     ),
     examples=(
         "statestore spark import ./checkpoints/orders --store ./orders",
-        "statestore spark import ./checkpoints/orders --store ./orders --batch 1",
+        "statestore spark import ./checkpoints/orders 1 --store ./orders",
     ),
 )
 @click.argument("location")
-@batch_option
+@batch_argument
 @max_parallelism_option("The number of key groups of new states; a store keeps its number.")
 @OPERATOR_NAMES
 @pass_invocation
@@ -198,9 +198,6 @@ def _summary(imported: ImportedCheckpoint) -> SparkImportSummary:
     )
 
 
-_CHECKPOINT = checkpoint_option("The checkpoint to export")
-
-
 @click.command(
     "export",
     cls=Verb,
@@ -217,8 +214,8 @@ _CHECKPOINT = checkpoint_option("The checkpoint to export")
     ),
 )
 @click.argument("location")
+@checkpoint_argument
 @shape_options
-@_CHECKPOINT
 @click.option(
     "--progress",
     metavar="LOCATION",
@@ -268,12 +265,12 @@ def export_state(
     ),
     examples=(
         "statestore spark progress ./progress --store ./orders",
-        "statestore spark progress ./progress --checkpoint 1 --store ./orders",
+        "statestore spark progress ./progress 1 --store ./orders",
         "statestore spark progress ./progress --ticks --store ./orders",
     ),
 )
 @click.argument("location")
-@_CHECKPOINT
+@checkpoint_argument
 @click.option("--ticks", is_flag=True, help="The query has a processor with timers.")
 @pass_invocation
 def export_progress(
@@ -464,7 +461,7 @@ def exported_table(stores: Sequence[ExportedStore]) -> Any:
 @click.argument("location")
 @click.argument("new")
 @shape_options
-@batch_option
+@batch_argument
 @OPERATOR_NAMES
 @dry_run_option
 @pass_invocation

@@ -62,10 +62,21 @@ def test_a_folder_without_a_savepoint_is_an_error(here: Path, run: Run) -> None:
     assert "nowhere is not a Flink savepoint" in done.stderr
 
 
-def test_an_invalid_moved_option_is_refused(here: Path, run: Run) -> None:
-    done = run("flink", "repack", "savepoint", "to", "--max-parallelism", "9", "--moved", "x")
-    assert done.exit_code == 2
-    assert "--moved 'x' must have the form OLD=NEW" in done.stderr
+@pytest.mark.parametrize(
+    ("text", "moved"),
+    [
+        ("/flink=./copy", {"/flink": "./copy"}),
+        ("/day=1/flink=/day=2/copy", {"/day=1/flink": "/day=2/copy"}),
+        ("hdfs://a/x=s3://b/day=2", {"hdfs://a/x": "s3://b/day=2"}),
+        ("/flink=..", {"/flink": ".."}),
+        ("s3://b/day=2/x", {}),
+        ("day=2", {}),
+        ("=/x", {}),
+    ],
+)
+def test_an_allowed_place_may_have_moved(text: str, moved: dict[str, str]) -> None:
+    access = verbs.savepoint_access((text,))
+    assert (access.moved, [*access.allow]) == (moved, [] if moved else [text])
 
 
 @pytest.mark.long

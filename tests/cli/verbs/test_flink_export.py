@@ -132,8 +132,8 @@ def test_the_types_of_the_job_are_shown_before_anything_is_written(run: Run) -> 
             "--java-type is passed twice for a",
         ),
         (
-            ("to", "--store", "orders", "--moved", "a=b", "--moved", "a=c"),
-            "--moved is passed twice for a",
+            ("to", "--store", "orders", "--allow", "a=./b", "--allow", "a=./c"),
+            "--allow is passed twice for a",
         ),
         (("orders/to", "--store", "orders"), "is inside"),
         (

@@ -167,8 +167,8 @@ def test_omitted_state_is_reported(run: Run) -> None:
     assert "lacks 1" in run("list", "--store", "o").stdout
     assert "kinds (state 'opaque': " in run("show", "--store", "o").stdout
     assert "intact, but some state of its source is missing" in run("verify", "--store", "o").stdout
-    assert "left out  kinds" in run("copy", "--target", "copied", "--store", "o").stdout
-    assert "left out  kinds" in run("copy", "--linked", "--target", "forked", "--store", "o").stdout
+    assert "left out  kinds" in run("copy", "copied", "--store", "o").stdout
+    assert "left out  kinds" in run("copy", "forked", "--linked", "--store", "o").stdout
     refused = run("flink", "export", "to", "--store", "copied")
     assert (refused.exit_code, refused.stdout) == (12, "")
     assert "--leave-out 'kinds'" in refused.stderr
@@ -193,7 +193,6 @@ def test_excluded_operators_are_reported(here: Path, run: Run) -> None:
     [
         (("--state-ttl", "ttl_value"), "--state-ttl 'ttl_value' must have the form STATE=TIME"),
         (("--state-ttl", "ttl_value=soon"), "'soon' is not a duration"),
-        (("--moved", "x"), "--moved 'x' must have the form OLD=NEW"),
         (("--state-ttl", "a=1d", "--state-ttl", "a=2d"), "--state-ttl is passed twice for a"),
         (("--uid", "a", "--uid", "a"), "--uid is passed twice for"),
         (

@@ -19,7 +19,7 @@ Run = Callable[..., Result]
 
 @pytest.mark.slow
 def test_a_savepoint_is_created_listed_used_and_deleted(run: Run, damaged: Path) -> None:
-    made = run("savepoint", "before-upgrade", "--checkpoint", 1, "--store", damaged)
+    made = run("savepoint", "before-upgrade", 1, "--store", damaged)
     assert made.stdout == f"savepoint before-upgrade of {damaged} keeps checkpoint 1\n"
     done = run("expire", "--retain", 1, "--store", damaged)
     assert "checkpoint 1 is held by savepoint 'before-upgrade'" in done.stdout
@@ -48,7 +48,7 @@ def test_a_savepoint_is_created_listed_used_and_deleted(run: Run, damaged: Path)
     assert wrong.exit_code == 10
     assert "no savepoint 'befor-upgrade' in" in wrong.stderr
     assert "existing savepoints: 'before-upgrade'" in wrong.stderr
-    assert run("savepoint", "--remove", "x", "--checkpoint", 1, "--store", damaged).exit_code == 2
+    assert run("savepoint", "--remove", "x", 1, "--store", damaged).exit_code == 2
     gone = run("savepoint", "--remove", "before-upgrade", "--store", damaged, "--output", "json")
     assert json.loads(gone.stdout)["deleted"] is True
     assert StateStore.open(str(damaged)).maintenance.savepoints() == ()
@@ -104,7 +104,7 @@ def test_gc_reports_what_expire_and_verify_reported(run: Run, damaged: Path) -> 
     text = run("gc", "--store", damaged).stdout
     assert "77 B in 7 files (unused, for less than 1 d; 7 stray files of these)" in text
     expired = answer("expire", "--retain", 1)
-    run("savepoint", "--checkpoint", 2, "--lease", "1ms", "--store", damaged)
+    run("savepoint", "reader", 2, "--lease", "1ms", "--store", damaged)
     (pin,) = answer("list")["pins"]
     planned = answer("gc", "--minimum-age", 0, "--dry-run")
     assert (planned["expired"], planned["kept"]) == (expired["expired"], expired["kept"])

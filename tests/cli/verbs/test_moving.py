@@ -27,16 +27,16 @@ def document(done: Result) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_a_copy_reports_the_files_that_the_target_lacked(run: Run, fraud: Path) -> None:
-    planned = run("copy", "--target", "backup", "--dry-run", "--store", fraud)
+    planned = run("copy", "backup", "--dry-run", "--store", fraud)
     assert planned.stdout.startswith(f"would copy checkpoint 2 of {fraud} to ")
     assert not Path("backup").exists()
-    done = run("copy", "1", "--target", "backup", "--as-savepoint", "old", "--store", fraud)
+    done = run("copy", "backup", "1", "--as-savepoint", "old", "--store", fraud)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.endswith("  savepoint old\n")
     assert StateStore.open("backup").maintenance.savepoints()[0].name == "old"
-    again = run("copy", "1", "--target", "backup", "--store", fraud)
+    again = run("copy", "backup", "1", "--store", fraud)
     assert "was already copied: it is checkpoint 1 of" in again.stdout
-    found = document(run("copy", "--target", "backup", "--store", fraud, "--output", "json"))
+    found = document(run("copy", "backup", "--store", fraud, "--output", "json"))
     first, manifest = (StateStore.open(str(fraud)).checkpoint(number).manifest for number in (1, 2))
     assert (found["checkpoint_id"], found["new_checkpoint_id"], found["found"]) == (2, 2, False)
     there = {handle.sha256 for part in first.parts for handle in part.handles}

@@ -35,17 +35,17 @@ def document(done: Result) -> Any:
 
 def test_a_linked_copy_reports_the_shared_files(run: Run, store: StateStore) -> None:
     planned = document(
-        run("copy", "--linked", "--target", "f", "--dry-run", "--output", "json", "--store", "s")
+        run("copy", "f", "--linked", "--dry-run", "--output", "json", "--store", "s")
     )
     assert not Path("f").exists()
-    text = run("copy", "--linked", "--target", "f", "--store", "s").stdout.splitlines()
+    text = run("copy", "f", "--linked", "--store", "s").stdout.splitlines()
     assert text[0].startswith("linked checkpoint 2 of ")
     assert text[0].endswith("/f as checkpoint 1")
     assert text[1].startswith("  shared  ")
     assert text[1].endswith(f" in {planned['files']} files")
     assert text[2].endswith(" in 0 files")
     assert (planned["new_checkpoint_id"], planned["copied_files"]) == (None, 0)
-    again = run("copy", "--linked", "--target", "f", "--store", "s")
+    again = run("copy", "f", "--linked", "--store", "s")
     assert again.exit_code == 2
     assert "is already a store, with checkpoints 1; choose a path that" in again.stderr
     assert "for the linked copy, or copy without links" in again.stderr

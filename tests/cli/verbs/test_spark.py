@@ -108,7 +108,7 @@ def test_show_describes_the_location(here: Path, run: Run) -> None:
     assert (store["name"], store["key"]) == ("default", "struct<k:string>")
     assert len(store["rows"]) == len(store["file_bytes"]) == 4
     assert sum(store["rows"]) == 12
-    text = run("spark", "show", "checkpoints/orders", "--batch", "0").stdout
+    text = run("spark", "show", "checkpoints/orders", "0").stdout
     for line in (
         f"query {shown['query_id']} in ",
         "  micro-batch  0 (0 to 1 are completed and kept)",
@@ -139,9 +139,7 @@ def test_state_that_cannot_be_imported_is_shown_with_the_reason(here: Path, run:
 
 def test_import_and_export_report_their_work(here: Path, run: Run) -> None:
     first = document(
-        run(
-            "spark", "import", "checkpoints/orders", "--store", "o", "--batch", "0", "--output=json"
-        )
+        run("spark", "import", "checkpoints/orders", "0", "--store", "o", "--output=json")
     )
     assert (first["checkpoint_id"], first["batch"]) == (1, 0)
     assert (first["found"], first["is_incremental"]) == (False, False)

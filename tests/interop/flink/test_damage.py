@@ -131,14 +131,14 @@ def test_a_missing_file_of_any_kind_has_one_outcome(tmp_path: Path) -> None:
     assert {uid: len(files) for uid, files in names.items()} == {"by_long": 22, "parts": 2}
     for uid, name in ((uid, name) for uid, files in names.items() for name in files):
         (folder / name).rename(tmp_path / "gone")
-        said = rf"{name}, which the savepoint references, does not exist; .*--moved.*name each of"
+        said = rf"{name}, which the savepoint references, does not exist; .*OLD=NEW.*name each of"
         with pytest.raises(MissingFileError, match=said):
             import_savepoint(str(folder), store, operators=[uid])
         (tmp_path / "gone").rename(folder / name)
     (folder / names["by_long"][-1]).unlink()
-    with pytest.raises(MissingFileError, match="--moved"):
+    with pytest.raises(MissingFileError, match="--allow OLD=NEW"):
         import_savepoint(str(folder), store)
-    with pytest.raises(MissingFileError, match="--moved"):
+    with pytest.raises(MissingFileError, match="--allow OLD=NEW"):
         repack_savepoint(str(folder), str(tmp_path / "to"), max_parallelism=64)
     assert not (tmp_path / "store").exists()
     for path in folder.iterdir():
@@ -175,7 +175,7 @@ def test_absolute_paths_are_read_from_their_new_location(tmp_path: Path) -> None
     written_at = re.escape(golden.about["written_at"])
     problem = open_savepoint(place).operator("by_long").problem
     assert problem is not None
-    assert re.search(f"references {written_at}.*--allow.*--moved", problem)
+    assert re.search(f"references {written_at}.*--allow URL.*--allow OLD=NEW", problem)
 
 
 def test_a_folder_without_metadata_is_not_a_savepoint(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ _PRESTO, _S3 = "s3p://", "s3://"
 _SAME_SCHEMES = {"s3a": "s3", "s3n": "s3", "s3p": "s3", "gcs": "gs", "abfs": "abfss"}
 _CHECKPOINT = re.compile(r"chk-\d+")
 _CHECKPOINT_SIBLINGS = ("shared", "taskowned")
-_MOVED_HINT = "for files that were moved, pass the new path (--moved OLD=NEW, or moved=)"
+_MOVED_HINT = "for files that were moved, pass the new path (--allow OLD=NEW, or moved=)"
 
 
 class ByteSource(Protocol):

@@ -165,7 +165,7 @@ def test_an_import_with_more_access_adds_what_was_missing(
     done = imported(place, store, access=access)
     assert (done.found, done.not_read, counts(store)) == (False, (), [1, 2, 3, 4])
     assert imported(place, store, access=access).found
-    with pytest.raises(LeftOutStateError, match="--moved"):
+    with pytest.raises(LeftOutStateError, match="--allow OLD=NEW"):
         imported(place, store)
 
 
