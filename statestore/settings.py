@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,8 +22,10 @@ from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 from msgspec import Meta, Struct, ValidationError, convert, field
 from msgspec.structs import FieldInfo, asdict, fields
 
+from statestore.durations import milliseconds_of
 from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.parsing import parse_toml
+from statestore.restore.byte_sizes import rate_of
 
 T = TypeVar("T", bound=Struct)
 
@@ -65,18 +67,37 @@ class Settings(SettingsTable, frozen=True, kw_only=True):
     local_cache: Annotated[str | None, Meta(title="path")] = None
     local_cache_bytes: Annotated[int, Meta(ge=1, title="bytes")] = 10 * 2**30
     parallel_streams: Annotated[int, Meta(ge=1, le=1024, title="streams")] = 16
+    verify_files: Annotated[bool, Meta(title="true or false")] = False
+    query_time_limit: Annotated[str | None, Meta(title="duration")] = None
+    query_memory_bytes: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(title="bytes")] = None
+    ui_queries: Annotated[int, Meta(ge=1, title="queries")] = 2
+    restore_rate: Annotated[str | None, Meta(title="size per second")] = None
+    prices: Annotated[str | None, Meta(title="path")] = None
+    readers_url: Annotated[str | None, Meta(title="URL")] = None
+    import_threads: Annotated[Annotated[int, Meta(ge=1, le=64)] | None, Meta(title="threads")] = (
+        None
+    )
+    flink_uid_format: Annotated[str | None, Meta(title="text")] = None
+    kafka_seconds: Annotated[float, Meta(ge=0.1, title="seconds")] = 15.0
     storage_options: Annotated[dict[str, Any], Meta(title="table")] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a store URL with credentials, because the settings are displayed."""
-        if self.store is None:
-            return
-        from statestore.storage import refuse_credentials  # not needed for --help
+        """Refuse texts of another form, and URLs with credentials, as settings are displayed."""
+        from statestore.storage import refuse_credentials
 
-        try:
-            refuse_credentials(self.store)
-        except InvalidArgumentError as error:
-            raise SettingsError(f"store: {error}") from None
+        checks: dict[str, Callable[[str], object]] = {
+            "store": refuse_credentials,
+            "query_time_limit": milliseconds_of,
+            "restore_rate": rate_of,
+            "readers_url": refuse_credentials,
+        }
+        for name, check in checks.items():
+            text = getattr(self, name)
+            try:
+                if text is not None:
+                    check(text)
+            except InvalidArgumentError as error:
+                raise SettingsError(f"{name}: {error}") from None
 
 
 ENVIRONMENT: Final = {
@@ -121,7 +142,11 @@ class ResolvedSettings:
             Setting(
                 name=each.name,
                 value=effective[each.name],
-                unit=next(part.title or "" for part in _parts(each.type) if isinstance(part, Meta)),
+                unit=next(
+                    part.title
+                    for part in _parts(each.type)
+                    if isinstance(part, Meta) and part.title
+                ),
                 default=defaults[each.name],
                 source=self.sources.get(each.name, "default"),
             )

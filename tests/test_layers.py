@@ -184,10 +184,12 @@ LAZY = {
     ("statestore", "statestore.errors"),
     ("statestore", "statestore.engines.spark_modules.spark_module"),
     # A help shows no store, and waits for nothing that reads one.
-    ("statestore.cli.command", "statestore.cli.verbs"),
     ("statestore.cli.command", "statestore.parquet.writer.ParquetOptions"),
     ("statestore.cli.command", "statestore.storage.local_cache.CacheOptions"),
+    ("statestore.cli.command", "statestore.settings.resolve_settings"),
     ("statestore.cli.command", "statestore.store.StateStore"),
+    ("statestore.cli.main", "statestore.cli.output.print_result"),
+    ("statestore.cli.main", "statestore.cli.output.report"),
     ("statestore.cli.output", "statestore.restore.row_files.json_value"),
     ("statestore.settings", "statestore.storage.refuse_credentials"),
 }

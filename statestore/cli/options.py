@@ -57,8 +57,6 @@ __all__ = [
     "no_checkpoint_argument",
     "one_state_option",
     "operators_option",
-    "query_limit_options",
-    "rate_option",
     "shape_options",
     "side_arguments",
     "spark_target",
@@ -66,8 +64,8 @@ __all__ = [
     "state_option",
     "subtasks_option",
     "target_options",
+    "time_limit",
     "type_option",
-    "verify_option",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -164,6 +162,11 @@ INSTANT = Parsed("time", parse_instant, "{error}; a time is 2026-11-27T10:00:00Z
 """A time in ISO 8601, with ``Z`` or an offset."""
 
 
+def time_limit(setting: str | None) -> str | None:
+    """Return the time limit of queries from the setting, whose ``0`` means none."""
+    return setting if setting is not None and milliseconds_of(setting) else None
+
+
 def in_order(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
     """Return one decorator for several, in the order in which the help shows them."""
 
@@ -252,9 +255,6 @@ from_older_option = click.option(
     is_flag=True,
     help="Allow a checkpoint that is not the newest: the new checkpoint undoes the newer ones.",
 )
-verify_option = click.option(
-    "--verify", is_flag=True, help="Check the SHA-256 of each file before its first row is read."
-)
 sql_option = click.option(
     "--sql", metavar="SELECT", help="The rows of the state, as a query of DuckDB."
 )
@@ -310,53 +310,12 @@ def leave_out_option(text: str) -> Callable[[F], F]:
     )
 
 
-rate_option = click.option(
-    "--rate",
-    type=Parsed(
-        "rate",
-        lambda text: bytes_of(text.strip().removesuffix("/s")),
-        "{value!r} is not a rate; write it as 200MB/s",
-    ),
-    metavar="SIZE/s",
-    help="Bytes per second that a subtask reads, for example 200MB/s.",
-)
 limit_option = click.option(
     "--limit",
     type=click.IntRange(min=0),
     metavar="ROWS",
     help=f"The maximum number of rows; 0 for all. [{MOST_ROWS} in a table, else all]",
 )
-
-
-def query_limit_options(*, duration: str | None, memory: str | None) -> Callable[[F], F]:
-    """Return ``--time-limit`` and ``--memory-limit`` for SQL.
-
-    Args:
-        duration: The default time limit; None for no limit.
-        memory: The default memory limit, such as ``1GiB``; None for DuckDB's own default.
-    """
-    return in_order(
-        click.option(
-            "--time-limit",
-            type=SPAN,
-            default=duration or "0",
-            metavar="SPAN",
-            help=(
-                "Stop a query after this time, such as 90s or 5min; 0 for no limit. "
-                f"[{duration or 'none'}]"
-            ),
-        ),
-        click.option(
-            "--memory-limit",
-            type=SIZE,
-            default=memory,
-            metavar="SIZE",
-            help=(
-                "The most memory that DuckDB can use for a query, for example 512MiB. "
-                f"[{memory or '80 % of the memory'}]"
-            ),
-        ),
-    )
 
 
 target_options = in_order(

@@ -35,4 +35,12 @@ def bytes_of(text: str | int) -> int:
     return int(size)
 
 
+def rate_of(text: str) -> int:
+    """Parse bytes per second, such as ``200MB/s``. Raises InvalidArgumentError as above."""
+    try:
+        return bytes_of(text.strip().removesuffix("/s"))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{text!r:.80} is not a rate; write it as 200MB/s") from error
+
+
 AUTO: Literal["auto"] = "auto"

@@ -193,18 +193,25 @@ def settings() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each setting of the command."""
     types = get_type_hints(Settings)
     for field in fields(Settings):
-        bounds = [each for each in get_args(field.type) if isinstance(each, Meta)]
+        bounds = [each for each in nested(field.type) if isinstance(each, Meta)]
         facts = {
             "type": re.sub(
                 r"^Optional\[(.*)\]$", r"\1 | None", inspect.formatannotation(types[field.name])
             ),
             "default": repr(getattr(Settings(), field.name)),
-            "unit": bounds[0].title,
-            "low": bounds[0].ge,
-            "high": bounds[0].le,
+            "unit": next(each.title for each in bounds if each.title),
+            "low": next((each.ge for each in bounds if each.ge is not None), None),
+            "high": next((each.le for each in bounds if each.le is not None), None),
             "variable": ENVIRONMENT.get(field.name),
         }
         yield f"setting {field.name}", {name: str(value) for name, value in facts.items()}
+
+
+def nested(declared: Any) -> Iterator[Any]:
+    """Yield what a type consists of, and the parts of these: types and annotations."""
+    for part in get_args(declared):
+        yield part
+        yield from nested(part)
 
 
 def error_kinds() -> Iterator[tuple[str, dict[str, str]]]:

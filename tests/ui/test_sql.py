@@ -259,8 +259,8 @@ SERVING = [example for example in serve_store.examples if "--to " not in example
 
 
 @pytest.mark.long_cases(
-    "statestore ui --port 0 --store s3://bucket/fraud-a page",
-    "statestore ui --host 0.0.0.0 --token secret --store ./fraud-nothing",
+    "statestore ui --address :0 --store s3://bucket/fraud-a page",
+    "statestore ui --address 0.0.0.0 --token secret --store ./fraud-nothing",
 )
 @pytest.mark.parametrize(
     ("example", "work"), [*zip(SERVING, ("queries", "a page", "nothing"), strict=True)]
@@ -269,7 +269,17 @@ def test_ctrl_c_stops_the_command_immediately(store: StateStore, example: str, w
     """It ends without an error, even while queries run or a page's storage hangs."""
     _, *words = shlex.split(example)
     # If an option is repeated, the last one counts: this store, and any free port.
-    command = [sys.executable, "-c", SLOW_PAGE, *words, "--store", store.url, "--port", "0"]
+    host = "0.0.0.0" if "0.0.0.0" in words else ""
+    command = [
+        sys.executable,
+        "-c",
+        SLOW_PAGE,
+        *words,
+        "--store",
+        store.url,
+        "--address",
+        f"{host}:0",
+    ]
     with (
         subprocess.Popen(
             command,

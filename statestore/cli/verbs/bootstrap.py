@@ -23,7 +23,7 @@ from statestore.cli.options import (
     type_option,
 )
 from statestore.cli.output import Bar, Output, Page, cell, page, progress_bar, table_of
-from statestore.cli.verbs.flink_plan import read_plan, uid_format
+from statestore.cli.verbs.flink_plan import read_plan
 from statestore.engines.row_check import CheckedRows
 from statestore.errors import (
     DuplicateKeyError,
@@ -112,7 +112,6 @@ class BootstrapSummary(BootstrappedState):
     metavar="PLAN",
     help="The compiled plan of a Flink SQL job that has the operator. It replaces --key-column.",
 )
-@uid_format
 @key_column_option("A key column; can be repeated. Operator state has none.")
 @click.option("--namespace", multiple=True, metavar="COLUMN", help="A namespace column.")
 @click.option(
@@ -155,7 +154,6 @@ def bootstrap_state(
     state: str,
     sql: str | None,
     flink_plan: str | None,
-    uid_format: str | None,
     key: tuple[str, ...],
     namespace: tuple[str, ...],
     kind: str | None,
@@ -174,10 +172,8 @@ def bootstrap_state(
     table = _open(source, sql, named_values("--type", "COLUMN=TYPE", types))
     if flink_plan is not None:
         bootstrap, table = _of_flink(
-            invocation, table, (flink_plan, uid_format, operator, state), max_parallelism
+            invocation, table, (flink_plan, operator, state), max_parallelism
         )
-    elif uid_format is not None:
-        raise click.UsageError("--uid-format is for the uids of a --flink-plan")
     elif kind in _OPERATOR_KINDS:
         _refuse_keyed_options(kind)
         bootstrap = partial(invocation.store().bootstrap, operator, state, mode=kind)
@@ -230,7 +226,7 @@ def _write(bootstrap: Bootstrap, table: SourceTable, *, replace_stored: bool) ->
 def _of_flink(
     invocation: Invocation,
     table: SourceTable,
-    state: tuple[str, str | None, str, str],
+    state: tuple[str, str, str],
     max_parallelism: int | None,
 ) -> tuple[Bootstrap, SourceTable]:
     """Return the bootstrap of a state of a compiled plan, and the table with the plan's types.
@@ -238,18 +234,18 @@ def _of_flink(
     Args:
         invocation: the options of the command.
         table: the table.
-        state: the file of the plan, how uids are formed, the operator, and its state.
+        state: the file of the plan, the operator, and its state.
         max_parallelism: the number of key groups; None for the default.
 
     Raises:
         click.UsageError: for an option that the plan replaces.
     """
-    place, uids, operator, name = state
+    place, operator, name = state
     given = click.get_current_context().params
     for option, flag in _PLANNED.items():
         if given[option]:
             raise click.UsageError(f"{flag} follows from the plan: leave it out with --flink-plan")
-    plan = read_plan(place, uids)
+    plan = read_plan(invocation, place)
     layout = plan.find_state(operator, name)
     table = convert_text(table, layout.text_types(table.untyped))
     module: Any = importlib.import_module("statestore.interop.flink_plans.bootstrap_plan")

@@ -87,15 +87,6 @@ _ID = re.compile(r"[0-9a-f]{32}")
 )
 @access_option
 @hash_recipes
-@click.option(
-    "--threads",
-    type=int,
-    metavar="N",
-    help=(
-        "The number of writer threads, each for a range of key groups. Each thread keeps one key "
-        "group in memory. [one per core, at most four]"
-    ),
-)
 @dropping
 @pass_invocation
 def import_state(
@@ -108,7 +99,6 @@ def import_state(
     strict: bool,
     allow: tuple[str, ...],
     recipes: tuple[str, ...],
-    threads: int | None,
     drop: tuple[str, ...],
 ) -> Output[FlinkImportSummary]:
     """Import the state of a savepoint as a checkpoint."""
@@ -121,7 +111,7 @@ def import_state(
             operators=operators,
             strict=strict,
             drop=drop,
-            threads=threads,
+            threads=invocation.settings.import_threads,
             on_progress=progress,
             access=savepoint_access(allow),
             hints=module.SavepointHints(

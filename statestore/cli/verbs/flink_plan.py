@@ -17,14 +17,7 @@ if TYPE_CHECKING:
     from statestore.interop.flink_plans.layouts import PlanState
     from statestore.interop.flink_plans.plan_file import FlinkPlan, PlanOperator
 
-__all__ = ["show_plan", "uid_format"]
-
-uid_format = click.option(
-    "--uid-format",
-    metavar="TEXT",
-    help="The job's table.exec.uid.format. [<id>_<transformation>, as in Flink]",
-)
-"""The option of how Flink forms the uids of a plan's operators."""
+__all__ = ["read_plan", "show_plan"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,18 +94,17 @@ class ShownPlan:
     ),
 )
 @click.argument("plan")
-@uid_format
 @pass_invocation
-def show_plan(invocation: Invocation, plan: str, uid_format: str | None) -> Output[ShownPlan]:
+def show_plan(invocation: Invocation, plan: str) -> Output[ShownPlan]:
     """Show the states that the operators of a compiled plan keep."""
-    del invocation
-    return Output(_describe_plan(read_plan(plan, uid_format)), write_plan)
+    return Output(_describe_plan(read_plan(invocation, plan)), write_plan)
 
 
-def read_plan(place: str, uid_format: str | None) -> FlinkPlan:
+def read_plan(invocation: Invocation, place: str) -> FlinkPlan:
     """Read the plan that an option or an argument names."""
     module: Any = importlib.import_module("statestore.interop.flink_plans.plan_file")
-    plan: FlinkPlan = module.read_flink_plan(place, uid_format=uid_format or module.UID_FORMAT)
+    uid_format = invocation.settings.flink_uid_format or module.UID_FORMAT
+    plan: FlinkPlan = module.read_flink_plan(place, uid_format=uid_format)
     return plan
 
 

@@ -26,7 +26,7 @@ from statestore.maintenance.translate_offsets import (
     TranslationPlan,
 )
 from statestore.sources.discovery import Policies
-from statestore.sources.kafka import DEFAULT_SECONDS, KafkaCluster
+from statestore.sources.kafka import KafkaCluster
 from statestore.sources.mirror import Mirror
 from statestore.sources.mirror_policies import MirrorFlow, TranslationPolicies
 
@@ -145,13 +145,6 @@ _CASES = ("untranslated", "new_partitions", "removed_partitions", "gap", "rewind
 )
 @click.option("--topic", "topics", multiple=True, help="One more topic of the target. Repeatable.")
 @click.option("--group", metavar="ID", help="Commit the offsets for this consumer group, too.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0.1),
-    default=DEFAULT_SECONDS,
-    metavar="N",
-    help=f"How long to wait for an answer of Kafka. [{DEFAULT_SECONDS:g}]",
-)
 @from_older_option
 @dry_run_option
 @pass_invocation
@@ -168,12 +161,12 @@ def translate_offsets(
     decisions: tuple[str, ...],
     topics: tuple[str, ...],
     group: str | None,
-    seconds: float,
     checkpoint: str,
     from_older: bool,
     dry_run: bool,
 ) -> Output[TranslatedOffsets]:
     """Translate offsets to the cluster that MirrorMaker 2 writes to."""
+    seconds = invocation.settings.kafka_seconds
     decided = _decisions(decisions)
     untranslated = {name: decided.pop(name) for name in ("untranslated",) if name in decided}
     source_alias, source_brokers = _alias(source)

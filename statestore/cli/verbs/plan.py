@@ -33,7 +33,6 @@ from statestore.cli.graphs import write_matching
 from statestore.cli.options import (
     Parsed,
     checkpoint_argument,
-    rate_option,
     state_option,
     target_options,
 )
@@ -44,11 +43,12 @@ from statestore.maintenance.batch_parallelism import (
     choose_batch_parallelism,
 )
 from statestore.parsing import parse_integer
+from statestore.restore.byte_sizes import rate_of
 from statestore.restore.compare_plans import Compared, Comparison, Prices
 from statestore.restore.placement import LOCALITY, STRATEGIES, OperatorPlacement
 from statestore.restore.plan import RestorePlan
 from statestore.restore.skew import RangeSkew
-from statestore.settings import read_toml
+from statestore.settings import Settings, read_toml
 from statestore.store import StateStore
 
 __all__ = [
@@ -102,14 +102,14 @@ _OF_ONE_PLAN = ("--bytes-per-task", "--graph", "--max-parallelism", "--state")
         "statestore plan --parallelism 3 --hosts a=2,b=1 --placement evenly --store ./fraud",
         "statestore plan --parallelism 5 --balance bytes --store ./fraud",
         "statestore plan --parallelism 5 --max-parallelism 256 --store ./fraud",
-        "statestore plan --parallelism 7 --compare 2,4,8 --rate 200MB/s --store ./fraud",
+        "STATESTORE_RESTORE_RATE=9MB/s statestore plan --compare 2,4,8 --store ./fraud",
         "statestore plan --graph new-job.toml 1 --store ./fraud --output json",
         "statestore plan --input ./fraud/operators/totals-by-user/keyed/totals",
         "statestore plan --input ./fraud/operators --bytes-per-task 1MiB --output json",
     ),
     modes={
         "": (*_COMPARABLE, *_OF_ONE_PLAN),
-        "--compare": (*_COMPARABLE, "--rate", "--prices"),
+        "--compare": _COMPARABLE,
         "--input": ("--bytes-per-task", "--broadcast", "--min", "--max", "--algorithm"),
     },
 )
@@ -122,8 +122,6 @@ _OF_ONE_PLAN = ("--bytes-per-task", "--graph", "--max-parallelism", "--state")
     metavar="N,N,…",
     help="Compare these parallelisms and --parallelism instead.",
 )
-@rate_option
-@click.option("--prices", metavar="FILE", help="Prices in TOML; see conf/prices.toml.")
 @click.option(
     "--hosts",
     type=Parsed(
@@ -172,8 +170,6 @@ def plan_restore(
     /,
     graph: str | None,
     compared: tuple[int, ...] | None,
-    rate: int | None,
-    prices: str | None,
     hosts: dict[str, int] | None,
     placement: str,
     inputs: tuple[str, ...],
@@ -197,7 +193,7 @@ def plan_restore(
     store = invocation.store()
     target["checkpoint"] = store.checkpoint(target["checkpoint"])
     if compared is not None:
-        return _compare(store, target, compared, rate, prices, hosts, placement)
+        return _compare(store, target, compared, invocation.settings, hosts, placement)
     return _plan(store, target | {"graph": graph_of(graph)}, hosts, placement)
 
 
@@ -234,26 +230,25 @@ def _compare(
     store: StateStore,
     target: dict[str, Any],
     compared: tuple[int, ...],
-    rate: int | None,
-    prices: str | None,
+    settings: Settings,
     hosts: dict[str, int] | None,
     placement: str,
 ) -> Output[ComparedPlans]:
     own = target["parallelism"]
     if isinstance(own, str):
         raise click.UsageError("--compare requires numbers of subtasks instead of auto")
-    per_second: float | None = rate
-    known = (
-        None if rate is not None else kept_rate(os.environ, target["checkpoint"].manifest.store_id)
-    )
+    rate: float | None = None if settings.restore_rate is None else rate_of(settings.restore_rate)
+    known: Rate | None = None
+    if rate is None:
+        known = kept_rate(os.environ, target["checkpoint"].manifest.store_id)
     comparison = store.inspect.compare(
         {*compared, *([] if own is None else [own])},
         checkpoint=target["checkpoint"],
         balance=target["balance"],
         hosts=hosts,
         strategy=placement,
-        rate=per_second if known is None else known.bytes_per_second,
-        prices=_prices_of(prices),
+        rate=rate if known is None else known.bytes_per_second,
+        prices=_prices_of(settings.prices),
     )
     return Output(
         ComparedPlans(store=store.url, comparison=comparison, measured=known), write_comparison
@@ -373,7 +368,7 @@ def _time(result: ComparedPlans) -> str:
     if rate is None:
         return unknown_rate()
     if measured is None:
-        return f"the time of the largest subtask at {size(round(rate))}/s, as passed"
+        return f"the time of the largest subtask at {size(round(rate))}/s, the setting"
     return (
         f"the time of the largest subtask at {size(round(rate))}/s, the rate of the restore "
         f"on this machine at {when(measured.at_ms)}"
@@ -404,7 +399,7 @@ def unknown_rate() -> str:
     """Return why the rate of a restore is unknown, and what to do."""
     return (
         f"unknown, because no restore of at least {size(LEAST_BYTES)} was recorded on this "
-        "machine; pass --rate, for example 200MB/s"
+        "machine; set restore_rate (STATESTORE_RESTORE_RATE), for example to 200MB/s"
     )
 
 

@@ -62,7 +62,7 @@ def _properties(texts: Sequence[str]) -> dict[str, str]:
         "statestore publish --remove --iceberg lake --table fraud.totals --store ./fraud",
     ),
     modes={
-        "": ("checkpoint", "--state", "--retain", "--store-url"),
+        "": ("checkpoint", "--state", "--retain"),
         "--remove": (),
     },
 )
@@ -91,11 +91,6 @@ def _properties(texts: Sequence[str]) -> dict[str, str]:
     metavar="N",
     help="How many snapshots of the table stay readable.",
 )
-@click.option(
-    "--store-url",
-    metavar="URL",
-    help="The URL of the store for the table's readers. [the store's own]",
-)
 @click.option("--replace", is_flag=True, help="Remove what another program changed in the table.")
 @click.option("--remove", is_flag=True, help="Remove the table, and release its checkpoints.")
 @dry_run_option
@@ -109,7 +104,6 @@ def publish_state(
     operator: str | None,
     state: str | None,
     retain: int,
-    store_url: str | None,
     remove: bool,
     replace: bool,
     dry_run: bool,
@@ -122,7 +116,7 @@ def publish_state(
         catalog=catalog,
         catalog_options=_properties(options),
         retain=retain,
-        store_url=store_url,
+        store_url=invocation.settings.readers_url,
     )
     if remove:
         removed = store.maintenance.unpublish_iceberg(named, replace=replace, dry_run=dry_run)

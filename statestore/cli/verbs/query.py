@@ -22,8 +22,7 @@ from statestore.cli.options import (
     MOST_ROWS,
     complete_checkpoint,
     limit_option,
-    query_limit_options,
-    verify_option,
+    time_limit,
 )
 from statestore.cli.output import (
     Column,
@@ -35,7 +34,6 @@ from statestore.cli.output import (
     value_text,
     write_rows,
 )
-from statestore.durations import milliseconds_of
 from statestore.errors import StateStoreError
 from statestore.extras import needs_extra
 from statestore.format.left_out import LeftOutState
@@ -339,7 +337,7 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".arrow": "a
         "statestore query --tables --store ./fraud",
         "statestore query --checkpoint 1 --store ./fraud",
     ),
-    modes={"--tables": (), "sql": ("--format", "--to", "--limit", "--verify")},
+    modes={"--tables": (), "sql": ("--format", "--to", "--limit")},
 )
 @click.argument("sql", required=False)
 @click.option(
@@ -358,8 +356,6 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".arrow": "a
 )
 @click.option("--to", metavar="FILE", help="Write the rows to this new file instead of stdout.")
 @limit_option
-@query_limit_options(duration=None, memory=None)
-@verify_option
 @pass_invocation
 def query_states(
     invocation: Invocation,
@@ -369,9 +365,6 @@ def query_states(
     form: str | None,
     to: str | None,
     limit: int | None,
-    time_limit: str,
-    memory_limit: int | None,
-    verify: bool,
 ) -> Output[Answered] | Output[ListedViews] | Output[WrittenResult] | None:
     """Query the states of a checkpoint with SQL."""
     form = form or _format_of(to)
@@ -382,7 +375,8 @@ def query_states(
     if to is not None:
         check_output_file(Path(to), replace=False)
     store = invocation.store()
-    longest = time_limit if milliseconds_of(time_limit) else None
+    settings = invocation.settings
+    longest, memory_limit = time_limit(settings.query_time_limit), settings.query_memory_bytes
     if sql is None and not tables:
         run_shell(store, checkpoint, longest, memory_limit)
         return None
@@ -397,7 +391,7 @@ def query_states(
         with store.query(
             sql,
             queried,
-            verify=verify,
+            verify=settings.verify_files,
             time_limit=longest,
             memory_limit=memory_limit,
             cancelled=cancelled,

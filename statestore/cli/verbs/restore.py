@@ -17,7 +17,6 @@ from statestore.cli.options import (
     checkpoint_argument,
     state_option,
     target_options,
-    verify_option,
 )
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.plan import Rate, keep_rate
@@ -65,7 +64,6 @@ __all__ = ["Restored", "restore_checkpoint"]
     default="parquet",
     help="The file format. [parquet]",
 )
-@verify_option
 @state_option()
 @pass_invocation
 def restore_checkpoint(
@@ -75,7 +73,6 @@ def restore_checkpoint(
     allow_non_restored_state: bool,
     directory: str,
     form: str,
-    verify: bool,
     operator: str | None,
     state: str | None,
     **target: Any,
@@ -87,7 +84,9 @@ def restore_checkpoint(
     began = time.monotonic()
     with progress_bar("restoring") as progress:
         restored = store.restore(
-            allow_non_restored_state=allow_non_restored_state, verify=verify, **target
+            allow_non_restored_state=allow_non_restored_state,
+            verify=invocation.settings.verify_files,
+            **target,
         )
         exported = restored.export(
             directory,

@@ -21,7 +21,7 @@ from statestore.cli.drawing import (
     sparkline,
     when,
 )
-from statestore.cli.options import SIZE, SPAN, any_state_option, rate_option, subtasks_option
+from statestore.cli.options import SIZE, SPAN, any_state_option, subtasks_option
 from statestore.cli.output import DRAWING_WIDTH, Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.plan import Rate, kept_rate, unknown_rate
 from statestore.errors import CorruptionError, FormatVersionError, StateStoreError
@@ -32,6 +32,7 @@ from statestore.maintenance.trend_report import (
     StateTrend,
     StoreTrend,
 )
+from statestore.restore.byte_sizes import rate_of
 
 __all__ = ["FoundTrend", "show_trend", "write_trend"]
 
@@ -57,7 +58,7 @@ _FOR_WIDE_ONES = ("a day", "90 % bounds")
     examples=(
         "statestore trend --store ./fraud",
         "statestore trend --size 100GB --store ./fraud",
-        "statestore trend --restore-time 10m --rate 200MB/s --parallelism 4 --store ./fraud",
+        "statestore trend --restore-time 10m --parallelism 4 --store ./fraud",
         "statestore trend --state totals-by-user --last 50 --store ./fraud --output json",
     ),
 )
@@ -80,14 +81,15 @@ _FOR_WIDE_ONES = ("a day", "90 % bounds")
     metavar="SPAN",
     help="Forecast when a restore takes this long, for example 10m.",
 )
-@rate_option
 @subtasks_option("The parallelism of the restore. [as in the newest checkpoint]")
 @any_state_option
 @pass_invocation
-def show_trend(invocation: Invocation, /, rate: float | None, **options: Any) -> Output[FoundTrend]:
+def show_trend(invocation: Invocation, /, **options: Any) -> Output[FoundTrend]:
     """Show the growth of each state, and when it reaches a size or a restore time."""
     store = invocation.store()
     known: Rate | None = None
+    text = invocation.settings.restore_rate
+    rate: float | None = None if text is None else rate_of(text)
     if rate is None:
         known = kept_rate(os.environ, store.parts.catalog().store_id)
         rate = None if known is None else known.bytes_per_second

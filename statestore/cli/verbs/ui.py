@@ -6,6 +6,7 @@ The pages are a layer above the command, as the demo is, so they are loaded only
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 from dataclasses import dataclass
@@ -15,12 +16,29 @@ import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import size
-from statestore.cli.options import checkpoint_argument, complete_checkpoint, query_limit_options
+from statestore.cli.options import Parsed, checkpoint_argument, complete_checkpoint, time_limit
 from statestore.cli.output import Output, Page, progress_bar
-from statestore.durations import milliseconds_of
+from statestore.parsing import parse_integer
 from statestore.store import StateStore
 
 __all__ = ["WrittenReport", "serve_store"]
+
+_HOST, _PORT = "127.0.0.1", 8765
+_TIME_LIMIT, _MEMORY_BYTES = "30s", 2**30
+
+
+def _address(text: str) -> tuple[str, int]:
+    """Return the host and the port of ``[HOST][:PORT]``; an IPv6 address may have brackets."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    port = _PORT if found["port"] is None else parse_integer(found["port"])
+    if port > 65_535:
+        raise ValueError(text)
+    return found["ipv6"] or found["host"] or _HOST, port
+
+
+_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^]]+)\]|(?P<host>[^:\[\]]*))(?::(?P<port>[0-9]{1,5}))?")
 
 
 @click.command(
@@ -34,35 +52,27 @@ __all__ = ["WrittenReport", "serve_store"]
     ),
     examples=(
         "statestore ui --store ./fraud",
-        "statestore ui --port 0 --store s3://bucket/fraud",
-        "statestore ui --host 0.0.0.0 --token secret --store ./fraud",
+        "statestore ui --address :0 --store s3://bucket/fraud",
+        "statestore ui --address 0.0.0.0 --token secret --store ./fraud",
         "statestore ui --to report.html --store ./fraud",
         "statestore ui 2 --against 1 --to report.html --store ./fraud",
     ),
     modes={
-        "": ("--host", "--port", "--token", "--time-limit", "--memory-limit", "--queries"),
+        "": ("--address", "--token"),
         "--to": ("checkpoint", "--against"),
     },
 )
 @checkpoint_argument
-@click.option("--host", default="127.0.0.1", help="The address to listen on. [127.0.0.1]")
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=8765,
-    help="The port; 0 chooses a free one. [8765]",
+    "--address",
+    type=Parsed("address", _address, "{value!r:.80} must have the form [HOST][:PORT]"),
+    default="127.0.0.1:8765",
+    metavar="[HOST][:PORT]",
+    help="The address to listen on; port 0 chooses a free one. [127.0.0.1:8765]",
 )
 @click.option(
     "--token",
     help="The token that each request must contain. [none for localhost, otherwise a random one]",
-)
-@query_limit_options(duration="30s", memory="1GiB")
-@click.option(
-    "--queries",
-    type=click.IntRange(min=1),
-    default=2,
-    metavar="N",
-    help="The maximum number of concurrent queries; further ones are refused. [2]",
 )
 @click.option("--to", metavar="FILE", help="Write a report on the checkpoint to this file instead.")
 @click.option(
@@ -75,12 +85,8 @@ __all__ = ["WrittenReport", "serve_store"]
 def serve_store(
     invocation: Invocation,
     checkpoint: str,
-    host: str,
-    port: int,
+    address: tuple[str, int],
     token: str | None,
-    time_limit: str,
-    memory_limit: int,
-    queries: int,
     to: str | None,
     against: str | None,
 ) -> Output[WrittenReport] | int:
@@ -89,8 +95,12 @@ def serve_store(
     if to is not None:
         return _write_report(store, to, checkpoint, against)
     app = import_module("statestore.ui.app")
-    limited = time_limit if milliseconds_of(time_limit) else None
-    limits = app.QueryLimits(limited, memory_limit, queries)
+    settings, (host, port) = invocation.settings, address
+    limits = app.QueryLimits(
+        time_limit(settings.query_time_limit or _TIME_LIMIT),
+        settings.query_memory_bytes or _MEMORY_BYTES,
+        settings.ui_queries,
+    )
     if token is None and not app.is_local(host):
         token = secrets.token_urlsafe(24)
     app.serve(

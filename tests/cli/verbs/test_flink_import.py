@@ -220,7 +220,7 @@ def test_errors_of_an_import(options: tuple[str, ...], why: str, here: Path, run
 
 def test_the_number_of_threads_is_configurable(here: Path, run: Run) -> None:
     arguments = ("flink", "import", "savepoint", "--operator", "by_long", "--store", "o")
-    done = run(*arguments, "--threads", "0")
+    done = run(*arguments, env={"STATESTORE_IMPORT_THREADS": "0"})
     assert done.exit_code == 2
-    assert "threads must be in 1..64, not 0" in done.stderr
-    assert run(*arguments, "--threads", "2").exit_code == 0
+    assert "import_threads must be an integer >= 1" in done.stderr
+    assert run(*arguments, env={"STATESTORE_IMPORT_THREADS": "2"}).exit_code == 0

@@ -120,10 +120,6 @@ def test_a_table_that_does_not_fit_is_refused(text: str, message: str, run: Run)
         ((*PLAN, "--ttl", "7d"), "--ttl follows from the plan"),
         ((*PLAN, "--key-type", "user_id=STRING"), "--key-type follows from the plan"),
         ((), "name the key columns with --key"),
-        (
-            ("--key-column", "user_id", "--uid-format", "<id>"),
-            "--uid-format is for the uids of a --flink-plan",
-        ),
     ],
 )
 def test_options_that_the_plan_replaces_are_refused(
@@ -135,10 +131,11 @@ def test_options_that_the_plan_replaces_are_refused(
 
 
 def test_uids_follow_the_format(run: Run) -> None:
-    done = run("flink", "plan", "job.json", "--uid-format", "mine-<id>")
+    uids = {"STATESTORE_FLINK_UID_FORMAT": "mine-<id>"}
+    done = run("flink", "plan", "job.json", env=uids)
     assert "operator mine-3, id " in done.stdout
     state = ("--state", "mine-3/accState", "--store", "s")
-    done = run("bootstrap", "totals.csv", *PLAN, "--uid-format", "mine-<id>", *state)
+    done = run("bootstrap", "totals.csv", *PLAN, *state, env=uids)
     assert (done.exit_code, done.stderr) == (0, "")
     done = run("flink", "export", "to", "--store", "s", "--leave-out", "mine-7", "--output", "json")
     assert [operator["operator"] for operator in json.loads(done.stdout)["operators"]] == ["mine-3"]

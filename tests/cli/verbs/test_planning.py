@@ -90,7 +90,9 @@ def test_the_read_amplification_is_shown(run: Run, fraud: Path) -> None:
 
 def test_compare_shows_every_option_and_the_best(run: Run, fraud: Path) -> None:
     given = ("plan", "--parallelism", "7", "--compare", "2,4", "--store", fraud)
-    found = document(run(*given, "--rate", "1MB/s", "--output", "json"))["comparison"]
+    found = document(run(*given, "--output", "json", env={"STATESTORE_RESTORE_RATE": "1MB/s"}))[
+        "comparison"
+    ]
     known = StateStore.open(str(fraud)).inspect.compare([2, 4, 7], rate=1_000_000)
     assert [one["parallelism"] for one in found["options"]] == [2, 4, 7]
     assert found["options"][1]["moved_bytes"] == 0  # checkpoint 2 was taken at parallelism 4
@@ -106,14 +108,19 @@ def test_compare_shows_every_option_and_the_best(run: Run, fraud: Path) -> None:
 
 
 def test_compare_with_prices(run: Run, fraud: Path) -> None:
-    given = ("plan", "--compare", "2,4,8", "--prices", PRICES, "--store", fraud)
-    done = run(*given, "--rate", "200MB/s")
+    given = ("plan", "--compare", "2,4,8", "--store", fraud)
+    prices = {"STATESTORE_PRICES": str(PRICES)}
+    rate = {"STATESTORE_RESTORE_RATE": "200MB/s"}
+    done = run(*given, env=prices | rate)
     assert "cost USD" in done.stdout
     assert "0.05 USD per subtask hour" in done.stdout
-    found = document(run(*given, "--rate", "200MB/s", "--output", "json"))["comparison"]
+    found = document(run(*given, "--output", "json", env=prices | rate))["comparison"]
     assert Prices.of(found["prices"]).currency == "USD"
     assert found["chosen"] in (2, 4, 8)
-    assert "subtask hours are not included because the time is unknown" in run(*given).stdout
+    assert (
+        "subtask hours are not included because the time is unknown"
+        in run(*given, env=prices).stdout
+    )
 
 
 def test_compare_on_hosts(run: Run, fraud: Path) -> None:
@@ -221,9 +228,6 @@ def test_a_user_without_a_home_is_not_an_error(monkeypatch: pytest.MonkeyPatch) 
     [
         (["--to", "2"], "no such option '--to'"),
         (["--compare", "2,x"], "invalid value for '--compare'"),
-        (["--compare", "2", "--rate", "fast"], "invalid value for '--rate': 'fast' is not a rate"),
-        (["--rate", "1MB/s"], "remove --rate: it needs --compare"),
-        (["--compare", "2", "--prices", "nowhere.toml"], "the price file nowhere.toml"),
         (["--compare", "2", "--parallelism", "auto"], "--compare requires numbers"),
         (
             ["--compare", "2", "--max-parallelism", "256"],
@@ -239,10 +243,20 @@ def test_conflicting_options(run: Run, fraud: Path, arguments: list[str], messag
     assert done.stderr.startswith(f"error: {message}")
 
 
+def test_wrong_settings_are_named(run: Run, fraud: Path) -> None:
+    for name, value, message in (
+        ("RESTORE_RATE", "fast", "restore_rate: 'fast' is not a rate; write it as 200MB/s"),
+        ("PRICES", "nowhere.toml", "the price file nowhere.toml does not exist"),
+    ):
+        done = run("plan", "--compare", "2", "--store", fraud, env={f"STATESTORE_{name}": value})
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"error: {message}")
+
+
 @pytest.mark.parametrize("text", ["per_gb = 1\n", "per_gb_read = -1\n", "per_gb_read = \n"])
 def test_invalid_prices_name_the_file(run: Run, fraud: Path, text: str) -> None:
     Path("p.toml").write_text(text)
-    done = run("plan", "--compare", "2", "--prices", "p.toml", "--store", fraud)
+    done = run("plan", "--compare", "2", "--store", fraud, env={"STATESTORE_PRICES": "p.toml"})
     assert (done.exit_code, done.stdout) == (2, "")
     assert "p.toml" in done.stderr
 

@@ -87,8 +87,9 @@ def test_the_fastest_growing_state_comes_first(run: Run, grown: Path) -> None:
 
 def test_the_json_is_the_report(run: Run, grown: Path) -> None:
     done = run(
-        *("trend", "--size", "1MB", "--restore-time", "10m", "--rate", "1kB/s"),
+        *("trend", "--size", "1MB", "--restore-time", "10m"),
         *("--last", 6, "--output", "json", "--store", grown),
+        env={"STATESTORE_RESTORE_RATE": "1kB/s"},
     )
     found = json.loads("\n".join(lines(done)))
     store = StateStore.open(str(grown))
@@ -122,7 +123,7 @@ def test_the_restore_time_uses_the_rate_of_the_last_restore(
     unknown = lines(run("trend", "--restore-time", "10m", "--store", grown))
     assert (
         "the rate is unknown, because no restore of at least 64.0 MB was recorded on this machine; "
-        "pass --rate, for example 200MB/s"
+        "set restore_rate (STATESTORE_RESTORE_RATE), for example to 200MB/s"
     ) in unknown
     assert any(line.endswith("the rate of a restore is not known") for line in unknown)
     manifest = StateStore.open(str(grown)).checkpoint().manifest

@@ -143,7 +143,9 @@ def test_restore_can_verify(run: Run, damaged: Path) -> None:
     file = a_file(damaged)
     change_unread_byte(file)
     assert run("restore", "--to", "plain", "--store", damaged).exit_code == 0
-    done = run("restore", "--to", "out", "--verify", "--store", damaged)
+    done = run(
+        "restore", "--to", "out", "--store", damaged, env={"STATESTORE_VERIFY_FILES": "true"}
+    )
     assert done.exit_code == 13
     assert file.name in done.stderr
     assert list(Path("out").iterdir()) == []
