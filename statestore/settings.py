@@ -70,6 +70,7 @@ class Settings(SettingsTable, frozen=True, kw_only=True):
     verify_files: Annotated[bool, Meta(title="true or false")] = False
     query_time_limit: Annotated[str | None, Meta(title="duration")] = None
     query_memory_bytes: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(title="bytes")] = None
+    ui_token: Annotated[str | None, Meta(title="text")] = None
     ui_queries: Annotated[int, Meta(ge=1, title="queries")] = 2
     restore_rate: Annotated[str | None, Meta(title="size per second")] = None
     prices: Annotated[str | None, Meta(title="path")] = None
@@ -133,10 +134,11 @@ class ResolvedSettings:
     def each(self) -> tuple[Setting, ...]:
         """Return every setting with value, unit, default and source, in the order of the file.
 
-        Of ``storage_options`` only the names are shown, because the values can be secrets.
+        Secrets are not shown: the token, and the values of ``storage_options``.
         """
         names = sorted(self.settings.storage_options)
-        effective = asdict(self.settings) | {"storage_options": names}
+        token = None if self.settings.ui_token is None else "hidden"
+        effective = asdict(self.settings) | {"ui_token": token, "storage_options": names}
         defaults = asdict(Settings()) | {"storage_options": []}
         return tuple(
             Setting(

@@ -112,7 +112,7 @@ NEEDED: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {
         ("pyiceberg",): (
             STORE + TABLE + "store.maintenance.publish_iceberg('op', 'state', table)",
             STORE + TABLE + "store.maintenance.unpublish_iceberg(table)",
-            STORE + "command('unpublish', '--iceberg', 'c', '--table', 'a.b', '--store', url)",
+            STORE + "command('publish', '--remove', '--table', 'c.a.b', '--store', url)",
         ),
     },
     "kafka": {

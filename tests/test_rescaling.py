@@ -24,7 +24,7 @@ SECTIONS = {
     3: ("Operator ids", "statestore plan --graph new.toml"),
     4: ("Chains", "statestore show --job-graph"),
     5: ("Wiring", "partition(df, "),
-    6: ("Parallelism by bytes", "--parallelism auto --bytes-per-task"),
+    6: ("Parallelism by bytes", "statestore plan --parallelism 8MB"),
     7: ("Placement", 'cache=CacheOptions("cache")'),
     8: ("Restart", "[restart-strategy]"),
 }
@@ -150,7 +150,7 @@ def test_no_user_and_no_byte_is_lost_in_a_drawing() -> None:
 
 
 def test_the_text_and_the_command_ask_for_the_same_bytes_per_task() -> None:
-    asked = re.findall(r"--bytes-per-task (\w+)|bytes_per_task=([\d_]+)", section(6))
+    asked = re.findall(r"--parallelism (\d+MB)|bytes_per_task=([\d_]+)", section(6))
     assert [bytes_of(a or b.replace("_", "")) for a, b in asked] == [facts.PER_TASK] * 2
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import reduce
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -57,13 +58,14 @@ __all__ = [
     "no_checkpoint_argument",
     "one_state_option",
     "operators_option",
+    "parallelism_option",
+    "restore_options",
     "shape_options",
     "side_arguments",
     "spark_target",
     "sql_option",
     "state_option",
     "subtasks_option",
-    "target_options",
     "time_limit",
     "type_option",
 ]
@@ -272,9 +274,9 @@ def key_option(text: str, **attributes: Any) -> Callable[[F], F]:
     return click.option("--key", metavar="KEY", help=text, **attributes)
 
 
-def key_column_option(text: str) -> Callable[[F], F]:
+def key_column_option(text: str, metavar: str = "COLUMN") -> Callable[[F], F]:
     """Return ``--key-column``, a column of the key."""
-    return click.option("--key-column", "key", multiple=True, metavar="COLUMN", help=text)
+    return click.option("--key-column", "key", multiple=True, metavar=metavar, help=text)
 
 
 def keys_option(default: int, **attributes: Any) -> Callable[[F], F]:
@@ -318,26 +320,56 @@ limit_option = click.option(
 )
 
 
-target_options = in_order(
-    click.option(
+def parse_parallelism(text: str) -> tuple[int | Literal["auto"], int | None]:
+    """Return the parallelism and the bytes per task of ``N``, ``auto`` or a size.
+
+    Raises ValueError for another text.
+    """
+    if text == AUTO:
+        return AUTO, None
+    with suppress(ValueError):
+        return parse_integer(text), None
+    try:
+        return AUTO, bytes_of(text)
+    except ValueError:
+        reason = f"{text!r:.80} is neither a number, nor 'auto', nor a size such as 16MiB"
+        raise ValueError(reason) from None
+
+
+def parallelism_option(metavar: str = "N|auto|SIZE", text: str = "") -> Callable[[F], F]:
+    """Return ``--parallelism`` of a restore, with the parameters of a restore target.
+
+    If ``metavar`` has a list of numbers, it is the parameter ``compared``; otherwise None.
+    """
+    compares = "," in metavar
+
+    def parse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        parallelism: int | str | None = None
+        bytes_per_task = compared = None
+        try:
+            if compares and value is not None and "," in value:
+                compared = tuple(parse_integer(one.strip()) for one in value.split(",") if one)
+            elif value is not None:
+                parallelism, bytes_per_task = parse_parallelism(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+        context.params.update(parallelism=parallelism, bytes_per_task=bytes_per_task)
+        if compares:
+            context.params["compared"] = compared
+
+    return click.option(
         "--parallelism",
-        type=Parsed(
-            "parallelism",
-            lambda text: AUTO if text == AUTO else parse_integer(text),
-            "{value!r:.80} is neither a number nor 'auto'",
-        ),
-        metavar="N|auto",
+        metavar=metavar,
+        expose_value=False,
+        callback=parse,
         help=(
-            "The number of subtasks to restore for; auto chooses it from the stored bytes. "
-            "Default: the parallelism of the checkpoint."
+            "The number of subtasks to restore for. auto chooses it from the stored bytes, so that "
+            f"a subtask reads 16MiB, or SIZE.{text} [as in the checkpoint]"
         ),
-    ),
-    click.option(
-        "--bytes-per-task",
-        type=SIZE,
-        metavar="SIZE",
-        help="Bytes that each subtask should read, if they decide the parallelism. [16MiB]",
-    ),
+    )
+
+
+restore_options = in_order(
     click.option(
         "--graph",
         metavar="FILE",
@@ -355,7 +387,7 @@ target_options = in_order(
         ),
     ),
 )
-"""The target of a restore."""
+"""The target of a restore, beside its parallelism."""
 
 
 def location_module(name: str) -> Any:

@@ -171,7 +171,7 @@ def test_examples_work(
     Path("new-job.toml").write_text(JOB)
     if "bootstrap" in example:
         write_tables()
-    if "--iceberg" in example:
+    if "publish" in example:
         configure(monkeypatch, tmp_path)
     if "publish --remove" in example:
         table = IcebergTable("fraud.totals", catalog="lake")

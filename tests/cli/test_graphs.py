@@ -96,7 +96,7 @@ def test_a_restore_drops_state_only_on_request(
 
 @pytest.mark.slow
 def test_a_chosen_parallelism_is_explained(run: Run, fraud: Path, tmp_path: Path) -> None:
-    options = ("--parallelism", "auto", "--bytes-per-task", "2kB", "--store", fraud)
+    options = ("--parallelism", "2kB", "--store", fraud)
     done = run("plan", *options)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "is chosen from the stored bytes:" in done.stdout
@@ -113,10 +113,9 @@ def test_a_chosen_parallelism_is_explained(run: Run, fraud: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--parallelism", "many"), "'many' is neither a number nor 'auto'"),
-        (("--parallelism", "auto", "--bytes-per-task", "lots"), "'lots' is not a number of bytes"),
-        (("--bytes-per-task", "1MiB"), "bytes_per_task requires parallelism 'auto'"),
-        (("--parallelism", "1_0"), "'1_0' is neither a number nor 'auto'"),
+        (("--parallelism", "many"), "'many' is neither a number, nor 'auto', nor a size"),
+        (("--parallelism", "1_0"), "'1_0' is neither a number, nor 'auto', nor a size"),
+        (("--parallelism", "2,x"), "'x' is not an integer"),
         (("--graph", "none.toml"), "the job graph none.toml does not exist; check the path"),
         (("--graph", "bad.toml"), "cycle: 'a' -> 'b' -> 'a'"),
     ],

@@ -77,7 +77,7 @@ COMMANDS = {
     "repair": ("repair", "latest"),
     "restore": ("restore", "--parallelism", "1", "--to", "restored"),
     "plan": ("plan", "--parallelism", "3"),
-    "skew": ("show", "--skew"),
+    "skew": ("show", "--skew", "bytes"),
     "get, all states": ("get", "--key", "u1"),
     "query": ("query", "SELECT count(*) FROM sums"),
     "query, tables": ("query", "--tables"),
@@ -155,11 +155,13 @@ def test_sides_and_states_are_distinguished(partial: StateStore, run: Run) -> No
     narrow = run("diff", "1", "2", *SUMS, "--store", partial.url).stdout
     assert "kinds" not in narrow
     assert "  b: left out  totals/sums:0-3" in narrow
-    joined = run("diff", "1", "2", "--rows", *SUMS, "--store", partial.url)
+    joined = run("diff", "1", "2", "--rows", "all", *SUMS, "--store", partial.url)
     assert "  b: left out  totals/sums:0-3 (9 rows were damaged)" in joined.stdout
     assert "a: left out" not in joined.stdout
     document = json.loads(
-        run("diff", "1", "2", "--rows", *SUMS, "--store", partial.url, "--output", "json").stdout
+        run(
+            "diff", "1", "2", "--rows", "all", *SUMS, "--store", partial.url, "--output", "json"
+        ).stdout
     )
     assert document["left_out_a"] == []
     assert [one["first"] for one in document["left_out_b"]] == [0]
@@ -209,9 +211,9 @@ def test_following_names_the_missing_state(
 def test_skew_names_the_missing_state_of_the_states_that_it_measures(
     partial: StateStore, run: Run
 ) -> None:
-    others = run("show", "--skew", "--state", "totals/others", "--store", partial.url)
+    others = run("show", "--skew", "bytes", "--state", "totals/others", "--store", partial.url)
     assert (others.exit_code, "left out" in others.stdout) == (0, False)
-    sums = run("show", "--skew", *SUMS, "--store", partial.url)
+    sums = run("show", "--skew", "bytes", *SUMS, "--store", partial.url)
     assert "left out  totals/sums:0-3" in sums.stdout
     assert "kinds" not in sums.stdout
 

@@ -31,7 +31,7 @@ ON_A_STORE: dict[str, tuple[str, ...]] = {
     "kafka translate": (*OFFSETS, *CLUSTERS),
     "list": (),
     "plan": (),
-    "publish": ("--iceberg", "lake", "--table", "fraud.totals", *STATE),
+    "publish": ("--table", "lake.fraud.totals", *STATE),
     "query": ("SELECT 1",),
     "rekey": ("--state", "totals-by-user", "--max-parallelism", "64"),
     "repair": (),

@@ -13,7 +13,9 @@ from tests.surface.record import surface
 from tests.syntax import ROOT
 
 SEVERAL = {
-    "--parallelism": {"N", "N|auto"},  # auto where stored bytes can choose it
+    "--key-column": {"COLUMN", "COLUMN[=TYPE]"},  # a new state is hashed by types
+    # What chooses it: the caller, stored bytes, or a comparison.
+    "--parallelism": {"N", "N|auto|SIZE", "N|auto|SIZE|N,N,…"},
     "--state": {"OPERATOR/STATE", "OPERATOR[/STATE]"},  # only one state, or an operator's states
     "--to": {"DIR", "FILE"},  # the command's result, outside of a store
 }

@@ -428,8 +428,8 @@ def test_records_that_would_be_read_again(
     assert "Choose what to do with the settings read_again" in err
     assert store.checkpoints() == (1, 2)
     assert mirrored.target.cluster.committed("g") == {}
-    assert translate("--read-again", "29")[0] == 12
-    assert translate("--read-again", "30")[0] == 0
+    assert translate("--on", "read_again=29")[0] == 12
+    assert translate("--on", "read_again=30")[0] == 0
     assert store.checkpoints() == (1, 2, 3)
 
 
@@ -459,7 +459,9 @@ def test_the_group_is_committed_as_a_whole_or_not_at_all(
     assert translate("--group", group)[0] == 0
 
 
-def test_wrong_states_and_options(translate: Command, store: StateStore, tmp_path: Path) -> None:
+def test_wrong_states_and_options(
+    translate: Command, store: StateStore, mirrored: Mirrored, tmp_path: Path
+) -> None:
     assert translate(state="same")[0] == 2
     assert translate(state="empty")[0] == 2
     assert translate(state="none")[0] == 10
@@ -477,17 +479,20 @@ def test_wrong_states_and_options(translate: Command, store: StateStore, tmp_pat
         code, _, err = translate(*arguments)
         assert (code, message in err) == (2, True), err
     config = tmp_path / "client.properties"
-    config.write_text("# a comment\n\nsecurity.protocol = PLAINTEXT\n")
-    assert translate("--to-config", str(config), "--dry-run")[0] == 0
+    brokers = mirrored.target.bootstrap
+    config.write_text(
+        f"# a comment\n\nsecurity.protocol = PLAINTEXT\nbootstrap.servers={brokers}\n"
+    )
+    assert translate("--to-cluster", f"B=@{config}", "--dry-run")[0] == 0
     config.write_text("sasl.password hunter2\n")
-    code, _, err = translate("--to-config", str(config))
+    code, _, err = translate("--to-cluster", f"B=@{config}")
     assert code == 2
     assert "line 1 of" in err
     assert "hunter2" not in err
-    assert (
-        "requires --from-cluster ALIAS=HOST:PORT"
-        in translate("--from-cluster", "A", "--from-config", str(config))[2]
-    )
+    config.write_text("security.protocol = PLAINTEXT\n")
+    assert "lacks bootstrap.servers=HOST:PORT" in translate("--from-cluster", f"A=@{config}")[2]
+    assert "there is no file none" in translate("--from-cluster", "A=@none")[2]
+    assert "--on read_again: " in translate("--on", "read_again=x")[2]
     assert store.checkpoints() == (1,)
 
 

@@ -260,14 +260,15 @@ SERVING = [example for example in serve_store.examples if "--to " not in example
 
 @pytest.mark.long_cases(
     "statestore ui --address :0 --store s3://bucket/fraud-a page",
-    "statestore ui --address 0.0.0.0 --token secret --store ./fraud-nothing",
+    "STATESTORE_UI_TOKEN=secret statestore ui --address 0.0.0.0 --store ./fraud-nothing",
 )
 @pytest.mark.parametrize(
     ("example", "work"), [*zip(SERVING, ("queries", "a page", "nothing"), strict=True)]
 )
 def test_ctrl_c_stops_the_command_immediately(store: StateStore, example: str, work: str) -> None:
     """It ends without an error, even while queries run or a page's storage hangs."""
-    _, *words = shlex.split(example)
+    variables, _, text = example.rpartition("statestore ")
+    words, environment = shlex.split(text), dict(each.split("=") for each in variables.split())
     # If an option is repeated, the last one counts: this store, and any free port.
     host = "0.0.0.0" if "0.0.0.0" in words else ""
     command = [
@@ -285,6 +286,7 @@ def test_ctrl_c_stops_the_command_immediately(store: StateStore, example: str, w
             command,
             stderr=subprocess.PIPE,
             text=True,
+            env=os.environ | environment,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         ) as process,
         ThreadPoolExecutor(1) as pool,
@@ -295,7 +297,7 @@ def test_ctrl_c_stops_the_command_immediately(store: StateStore, example: str, w
             rf"{re.escape(store.url)}: http://[0-9.]+:(\d+)/(\?token=secret)?\n", line
         )
         assert found, line
-        assert bool(found[2]) == ("--token" in words)
+        assert bool(found[2]) == ("STATESTORE_UI_TOKEN" in environment)
         address, cookie = f"http://127.0.0.1:{found[1]}", {}
         if found[2]:
             kept = send(address, "GET", f"/newest{found[2]}")[2]["set-cookie"]

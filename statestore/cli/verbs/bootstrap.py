@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from statestore.cli.arguments import named_values
+from statestore.cli.arguments import distinct, named_values
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted, size_and_files
 from statestore.cli.options import (
@@ -45,12 +45,11 @@ Bootstrap: TypeAlias = Callable[..., BootstrappedState]
 _TTL_COLUMN = "last_access"
 _PLANNED = {
     name: f"--{name.replace('_', '-')}"
-    for name in (
-        *("key", "namespace", "kind", "entry", "time_domain", "ttl", "ttl_column"),
-        "hash_scheme",
-    )
-} | {"key": "--key-column", "key_types": "--key-type"}
+    for name in ("key", "namespace", "kind", "entry", "ttl", "hash_scheme")
+} | {"key": "--key-column"}
 """Options that describe a state without a plan, by the names of their parameters."""
+_TIMERS = {f"{domain}-timers": domain for domain in TimeDomain}
+_KEYED_KINDS = (*(str(kind) for kind in StateKind if kind is not StateKind.TIMERS), *_TIMERS)
 _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
 _KEYED_OPTIONS = {name: flag for name, flag in _PLANNED.items() if name != "kind"} | {
     "max_parallelism": "--max-parallelism"
@@ -112,37 +111,30 @@ class BootstrapSummary(BootstrappedState):
     metavar="PLAN",
     help="The compiled plan of a Flink SQL job that has the operator. It replaces --key-column.",
 )
-@key_column_option("A key column; can be repeated. Operator state has none.")
+@key_column_option(
+    "A key column, and what it is hashed as if not as its own type. Repeatable. Operator state has "
+    "none.",
+    "COLUMN[=TYPE]",
+)
 @click.option("--namespace", multiple=True, metavar="COLUMN", help="A namespace column.")
 @click.option(
     "--kind",
-    type=click.Choice([str(kind) for kind in (*StateKind, *RedistributionMode)]),
-    help="What a row is: a value, an element of a list, an entry of a map, or a timer; in operator "
-    "state, an element of a split or union list, or of broadcast state. [value]",
+    type=click.Choice([*_KEYED_KINDS, *_OPERATOR_KINDS]),
+    help="What a row is: a value, an element of a list, an entry of a map, or a timer of a time "
+    "domain; in operator state, an element of a split or union list, or of broadcast state. "
+    "[value]",
 )
 @click.option(
     "--entry", multiple=True, metavar="COLUMN", help="The position, map key or time of an entry."
 )
 @click.option(
-    "--time-domain",
-    type=click.Choice([str(domain) for domain in TimeDomain]),
-    help="The time domain of timers.",
-)
-@click.option("--ttl", metavar="TIME", help="How long rows live, for example 7d or 36h.")
-@click.option(
-    "--ttl-column",
-    metavar="COLUMN",
-    help=f"The time of a row's last use; rows may lack it. [{_TTL_COLUMN}]",
+    "--ttl",
+    metavar="[COLUMN=]TIME",
+    help="How long rows live, for example 7d or 36h, and the column with the time of a row's last "
+    f"use, which rows may lack: {_TTL_COLUMN} unless it is named.",
 )
 @max_parallelism_option("The number of key groups. [128, as in Flink]")
 @hash_scheme_option("How keys are hashed. [java]")
-@click.option(
-    "--key-type",
-    "key_types",
-    multiple=True,
-    metavar="COLUMN=TYPE",
-    help="What a key column is hashed as, if not as its own type.",
-)
 @type_option
 @click.option("--replace", is_flag=True, help="Replace the rows of a state that the store has.")
 @dry_run_option
@@ -158,12 +150,9 @@ def bootstrap_state(
     namespace: tuple[str, ...],
     kind: str | None,
     entry: tuple[str, ...],
-    time_domain: str | None,
     ttl: str | None,
-    ttl_column: str | None,
     max_parallelism: int | None,
     hash_scheme: str | None,
-    key_types: tuple[str, ...],
     types: tuple[str, ...],
     replace: bool,
     dry_run: bool,
@@ -183,19 +172,20 @@ def bootstrap_state(
                 "name the key columns with --key-column; operator state, which has none, has the "
                 f"--kind {', '.join(_OPERATOR_KINDS)}"
             )
+        columns = distinct("--key-column", map(_key_column, key))
         bootstrap = partial(
             invocation.store().bootstrap,
             operator,
             state,
-            key=key,
+            key=tuple(columns),
             namespace=namespace,
             max_parallelism=max_parallelism,
-            ttl=_time_to_live(ttl, ttl_column),
-            kind=kind,
+            ttl=None if ttl is None else _time_to_live(ttl),
+            kind=StateKind.TIMERS if kind in _TIMERS else kind,
             entry=entry or None,
-            time_domain=time_domain,
+            time_domain=None if kind is None else _TIMERS.get(kind),
             hash_scheme=hash_scheme,
-            key_types=named_values("--key-type", "COLUMN=TYPE", key_types) or None,
+            key_types={name: form for name, form in columns.items() if form} or None,
         )
     planned = bootstrap(table.schema, dry_run=True)
     if invocation.settings.output == "text":
@@ -276,11 +266,18 @@ def _open(source: str | None, sql: str | None, types: Mapping[str, str]) -> Sour
     return table
 
 
-def _time_to_live(ttl: str | None, column: str | None) -> TimeToLive | None:
-    if ttl is None:
-        if column is not None:
-            raise click.UsageError("--ttl-column requires --ttl TIME")
-        return None
+def _key_column(text: str) -> tuple[str, str]:
+    """Return a column and what it is hashed as, or an empty text; a name can contain ``=``."""
+    name, equals, form = text.rpartition("=")
+    if not equals:
+        return text, ""
+    if not (name and form):
+        raise click.UsageError(f"--key-column {text!r} must have the form COLUMN[=TYPE]")
+    return name, form
+
+
+def _time_to_live(text: str) -> TimeToLive:
+    column, _, ttl = text.rpartition("=")
     try:
         return TimeToLive(ttl, column or _TTL_COLUMN)
     except InvalidArgumentError as error:

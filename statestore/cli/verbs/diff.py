@@ -58,15 +58,15 @@ __all__ = ["Joined", "compare_checkpoints"]
         "statestore diff 1 2 --store ./fraud",
         "statestore diff 1 latest --state totals-by-user --examples 3 --store ./fraud",
         "statestore diff 2 2 --other-store ./fraud --exit-code --output json --store ./fraud",
-        ("statestore diff 1 2 --rows --state totals-by-user/totals --limit 5 --store ./fraud"),
+        ("statestore diff 1 2 --rows all --state totals-by-user/totals --limit 5 --store ./fraud"),
         (
-            "statestore diff 1 --rows --state totals-by-shop/totals --changed-only "
+            "statestore diff 1 --rows changed --state totals-by-shop/totals "
             "--output json --store ./fraud"
         ),
     ),
     modes={
         "": ("--other-store", "--examples", "--exit-code"),
-        "--rows": ("--changed-only", "--limit"),
+        "--rows": ("--limit",),
     },
 )
 @side_arguments
@@ -85,8 +85,12 @@ __all__ = ["Joined", "compare_checkpoints"]
     help="The number of differing rows to show for each state.",
 )
 @click.option("--exit-code", is_flag=True, help="Exit with status 1 if anything differs.")
-@click.option("--rows", "by_row", is_flag=True, help="Show all rows of one keyed state instead.")
-@click.option("--changed-only", is_flag=True, help="Omit rows that are the same.")
+@click.option(
+    "--rows",
+    "which",
+    type=click.Choice(("all", "changed")),
+    help="Show the rows of one keyed state instead: all, or those that differ.",
+)
 @limit_option
 @pass_invocation
 def compare_checkpoints(
@@ -98,17 +102,16 @@ def compare_checkpoints(
     state: str | None,
     examples: int,
     exit_code: bool,
-    by_row: bool,
-    changed_only: bool,
+    which: str | None,
     limit: int | None,
 ) -> Output[CheckpointDifference] | Output[Joined]:
     """Compare two checkpoints of one store or of two."""
     store = invocation.store()
-    if by_row:
+    if which is not None:
         if operator is None or state is None:
             raise click.UsageError("--rows is of one state: pass --state OPERATOR/STATE")
         most = MOST_ROWS if limit is None else limit
-        joined = _join(store, (a, b), operator, state, changed_only=changed_only, limit=most)
+        joined = _join(store, (a, b), operator, state, changed_only=which == "changed", limit=most)
         return Output(joined, write_joined)
     second: str | Checkpoint = b
     if other_store is not None:

@@ -25,6 +25,7 @@ from statestore.maintenance.translate_offsets import (
     TranslatedPartition,
     TranslationPlan,
 )
+from statestore.parsing import parse_integer
 from statestore.sources.discovery import Policies
 from statestore.sources.kafka import KafkaCluster
 from statestore.sources.mirror import Mirror
@@ -57,7 +58,8 @@ _MIRROR = {
     "offset-syncs.topic.location": "source",
 }
 """The settings of MirrorMaker that name its topics, with its defaults."""
-_CASES = ("untranslated", "new_partitions", "removed_partitions", "gap", "rewind")
+_RULES = ("untranslated", "read_again")
+_CASES = (*_RULES, "new_partitions", "removed_partitions", "gap", "rewind")
 
 
 @click.command(
@@ -78,7 +80,7 @@ _CASES = ("untranslated", "new_partitions", "removed_partitions", "gap", "rewind
         (
             "statestore kafka translate --state orders-source/offsets --from-cluster "
             "old --to-cluster new=new:9092 --mirror offset-syncs.topic.location=target "
-            "--read-again 100 --group orders-reader --store ./fraud"
+            "--on read_again=100 --group orders-reader --store ./fraud"
         ),
     ),
 )
@@ -88,29 +90,16 @@ _CASES = ("untranslated", "new_partitions", "removed_partitions", "gap", "rewind
     "--from-cluster",
     "source",
     required=True,
-    metavar="ALIAS[=HOST:PORT]",
-    help="The old cluster: MirrorMaker's alias, and brokers, unless the syncs are on the target.",
+    metavar="ALIAS[=HOST:PORT|@FILE]",
+    help="The old cluster: MirrorMaker's alias, and brokers, unless the syncs are on the target. "
+    "FILE has librdkafka's options, one name=value on each line, with bootstrap.servers.",
 )
 @click.option(
     "--to-cluster",
     "target",
     required=True,
-    metavar="ALIAS=HOST:PORT",
-    help="The new cluster: MirrorMaker's alias, and brokers.",
-)
-@click.option(
-    "--from-config",
-    "source_config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="librdkafka's options for the source, one name=value on each line.",
-)
-@click.option(
-    "--to-config",
-    "target_config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The same for the target.",
+    metavar="ALIAS=HOST:PORT|@FILE",
+    help="The same for the new cluster.",
 )
 @click.option(
     "--mirror",
@@ -124,13 +113,6 @@ _CASES = ("untranslated", "new_partitions", "removed_partitions", "gap", "rewind
     ),
 )
 @click.option(
-    "--read-again",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="How many records of a partition may be read a second time. [0]",
-)
-@click.option(
     "--on",
     "decisions",
     multiple=True,
@@ -140,7 +122,8 @@ _CASES = ("untranslated", "new_partitions", "removed_partitions", "gap", "rewind
         "without a translation. new_partitions=earliest|latest: a partition without a stored "
         "offset. [earliest] removed_partitions=retire: a partition that the target lacks. "
         "gap=earliest: an offset before the target's first record. rewind=latest|earliest: one "
-        "after its end. Repeatable."
+        "after its end. read_again=N: N records of a partition may be read a second time. [0] "
+        "Repeatable."
     ),
 )
 @click.option("--topic", "topics", multiple=True, help="One more topic of the target. Repeatable.")
@@ -154,10 +137,7 @@ def translate_offsets(
     state: str,
     source: str,
     target: str,
-    source_config: Path | None,
-    target_config: Path | None,
     settings: tuple[str, ...],
-    read_again: int,
     decisions: tuple[str, ...],
     topics: tuple[str, ...],
     group: str | None,
@@ -168,19 +148,17 @@ def translate_offsets(
     """Translate offsets to the cluster that MirrorMaker 2 writes to."""
     seconds = invocation.settings.kafka_seconds
     decided = _decisions(decisions)
-    untranslated = {name: decided.pop(name) for name in ("untranslated",) if name in decided}
-    source_alias, source_brokers = _alias(source)
-    target_alias, target_brokers = _alias(target)
-    if target_brokers is None:
+    rules = {name: decided.pop(name) for name in _RULES if name in decided}
+    source_alias, source_cluster = _cluster(source, seconds)
+    target_alias, target_cluster = _cluster(target, seconds)
+    if target_cluster is None:
         raise click.UsageError(f"--to-cluster {target!r} must have the form ALIAS=HOST:PORT")
-    if source_config is not None and source_brokers is None:
-        raise click.UsageError("--from-config requires --from-cluster ALIAS=HOST:PORT")
     mirror = Mirror(
         flow=_flow(source_alias, target_alias, settings),
-        source=None if source_brokers is None else _cluster(source_brokers, source_config, seconds),
-        target=_cluster(target_brokers, target_config, seconds),
+        source=source_cluster,
+        target=target_cluster,
         policies=Policies(**decided),
-        rules=TranslationPolicies(read_again=read_again, **untranslated),
+        rules=TranslationPolicies(**rules),
         topics=topics,
     )
     store = invocation.store()
@@ -215,7 +193,13 @@ def _flow(source: str, target: str, texts: Sequence[str]) -> MirrorFlow:
 
 def _decisions(texts: Sequence[str]) -> dict[str, Any]:
     """Return the policies by the names that they have in Python and in settings files."""
-    return _known_values("--on", "CASE=DECISION", texts, _CASES)
+    decided: dict[str, Any] = _known_values("--on", "CASE=DECISION", texts, _CASES)
+    if "read_again" in decided:
+        try:
+            decided["read_again"] = parse_integer(decided["read_again"])
+        except ValueError as error:
+            raise click.UsageError(f"--on read_again: {error}") from error
+    return decided
 
 
 def _known_values(
@@ -229,13 +213,19 @@ def _known_values(
     return values
 
 
-def _alias(text: str) -> tuple[str, str | None]:
-    alias, _, brokers = text.partition("=")
-    return alias, brokers or None
-
-
-def _cluster(brokers: str, config: Path | None, seconds: float) -> KafkaCluster:
-    return KafkaCluster(brokers, {} if config is None else _options(config), seconds=seconds)
+def _cluster(text: str, seconds: float) -> tuple[str, KafkaCluster | None]:
+    """Return the alias and the cluster of ``ALIAS``, ``ALIAS=HOST:PORT`` or ``ALIAS=@FILE``."""
+    alias, _, place = text.partition("=")
+    if not place.startswith("@"):
+        return alias, KafkaCluster(place, seconds=seconds) if place else None
+    file = Path(place.removeprefix("@"))
+    if not file.is_file():
+        raise click.UsageError(f"{alias}={place}: there is no file {file}")
+    options = _options(file)
+    brokers = options.pop("bootstrap.servers", None)
+    if brokers is None:
+        raise click.UsageError(f"{file} lacks bootstrap.servers=HOST:PORT")
+    return alias, KafkaCluster(brokers, options, seconds=seconds)
 
 
 def _options(file: Path) -> dict[str, str]:

@@ -294,23 +294,20 @@ _FOR_WIDE_ONES = ("operators", "states", "files", "taken")
     examples=(
         "statestore list --store ./fraud",
         "STATESTORE_URI=./fraud statestore list --output json",
-        "statestore list --follow --interval 500ms --store ./fraud",
+        "statestore list --follow 500ms --store ./fraud",
         "statestore list --follow --count 1 --output json --store ./fraud",
     ),
-    modes={"--follow": ("--interval", "--count")},
+    modes={"--follow": ("--count",)},
 )
 @click.option(
     "--follow",
-    "is_followed",
-    is_flag=True,
-    help="Show the newest checkpoint, and then each new one, until Ctrl-C.",
-)
-@click.option(
-    "--interval",
+    "interval",
     type=SPAN,
-    default="2s",
-    metavar="SPAN",
-    help="The polling interval: 500ms, 1min. [2s]",
+    is_flag=False,
+    flag_value="2s",
+    metavar="[SPAN]",
+    help="Show the newest checkpoint, and then each new one, until Ctrl-C. SPAN is the polling "
+    "interval: 500ms, 1min. [2s]",
 )
 @click.option(
     "--count",
@@ -321,11 +318,11 @@ _FOR_WIDE_ONES = ("operators", "states", "files", "taken")
 )
 @pass_invocation
 def list_checkpoints(
-    invocation: Invocation, is_followed: bool, interval: str, stop_after: int | None
+    invocation: Invocation, interval: str | None, stop_after: int | None
 ) -> Output[CheckpointList] | Iterator[FollowedCheckpoint]:
     """List the checkpoints of a store, or follow them."""
     store, now_ms = invocation.store(), time.time_ns() // 1_000_000
-    if is_followed:
+    if interval is not None:
         return follow(
             store,
             interval_s=milliseconds_of(interval) / 1000,

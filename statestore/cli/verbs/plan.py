@@ -33,8 +33,9 @@ from statestore.cli.graphs import write_matching
 from statestore.cli.options import (
     Parsed,
     checkpoint_argument,
+    parallelism_option,
+    restore_options,
     state_option,
-    target_options,
 )
 from statestore.cli.output import Output, Page, cell, table_of
 from statestore.errors import InvalidArgumentError, SettingsError
@@ -43,7 +44,7 @@ from statestore.maintenance.batch_parallelism import (
     choose_batch_parallelism,
 )
 from statestore.parsing import parse_integer
-from statestore.restore.byte_sizes import rate_of
+from statestore.restore.byte_sizes import AUTO, rate_of
 from statestore.restore.compare_plans import Compared, Comparison, Prices
 from statestore.restore.placement import LOCALITY, STRATEGIES, OperatorPlacement
 from statestore.restore.plan import RestorePlan
@@ -77,12 +78,17 @@ def _hosts(text: str) -> dict[str, int]:
     return hosts
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(parse_integer(one.strip()) for one in text.split(","))
+def _bounds(text: str) -> tuple[int, int]:
+    least, _, most = text.partition("-")
+    return parse_integer(least), parse_integer(most)
 
 
-_COMPARABLE = ("checkpoint", "--parallelism", "--balance", "--hosts", "--placement")
-_OF_ONE_PLAN = ("--bytes-per-task", "--graph", "--max-parallelism", "--state")
+_OF_ONE_PLAN = {
+    "graph": "--graph",
+    "max_parallelism": "--max-parallelism",
+    "operator": "--state",
+    "state": "--state",
+}
 
 
 @click.command(
@@ -92,36 +98,31 @@ _OF_ONE_PLAN = ("--bytes-per-task", "--graph", "--max-parallelism", "--state")
     prints=(
         "The key groups divided for the old and the new parallelism, and what each subtask "
         "reads. With --graph: the operators that find state, and the state that would be "
-        "dropped. With --hosts: where each subtask should run. With --compare: the bytes that "
-        "move, the time and the cost of each parallelism. With --input, without a store: the "
+        "dropped. With --hosts: where each subtask should run. With several numbers: the bytes "
+        "that move, the time and the cost of each parallelism. With --input, without a store: the "
         "parallelism of a batch job by Flink's adaptive batch scheduler."
     ),
     examples=(
         "statestore plan --parallelism 7 --store ./fraud",
-        "statestore plan --parallelism auto --bytes-per-task 256MiB --store ./fraud",
+        "statestore plan --parallelism 256MiB --store ./fraud",
         "statestore plan --parallelism 3 --hosts a=2,b=1 --placement evenly --store ./fraud",
         "statestore plan --parallelism 5 --balance bytes --store ./fraud",
         "statestore plan --parallelism 5 --max-parallelism 256 --store ./fraud",
-        "STATESTORE_RESTORE_RATE=9MB/s statestore plan --compare 2,4,8 --store ./fraud",
+        "STATESTORE_RESTORE_RATE=9MB/s statestore plan --parallelism 2,4,8 --store ./fraud",
         "statestore plan --graph new-job.toml 1 --store ./fraud --output json",
         "statestore plan --input ./fraud/operators/totals-by-user/keyed/totals",
-        "statestore plan --input ./fraud/operators --bytes-per-task 1MiB --output json",
+        "statestore plan --input ./fraud/operators --parallelism 1MiB --output json",
     ),
     modes={
-        "": (*_COMPARABLE, *_OF_ONE_PLAN),
-        "--compare": _COMPARABLE,
-        "--input": ("--bytes-per-task", "--broadcast", "--min", "--max", "--algorithm"),
+        "": ("checkpoint", "--balance", "--hosts", "--placement", *_OF_ONE_PLAN.values()),
+        "--input": ("--broadcast", "--bounds", "--algorithm"),
     },
 )
 @checkpoint_argument
-@target_options
-@click.option(
-    "--compare",
-    "compared",
-    type=Parsed("numbers", _numbers, "{value!r:.80} must have the form N,N,…, for example 4,8,16"),
-    metavar="N,N,…",
-    help="Compare these parallelisms and --parallelism instead.",
+@parallelism_option(
+    "N|auto|SIZE|N,N,…", " Several numbers are compared: moved bytes, time and cost of each."
 )
+@restore_options
 @click.option(
     "--hosts",
     type=Parsed(
@@ -153,10 +154,11 @@ _OF_ONE_PLAN = ("--bytes-per-task", "--graph", "--max-parallelism", "--state")
     help="An input that every task of the batch job reads completely. Repeatable.",
 )
 @click.option(
-    "--min", "least", type=int, default=1, help="The minimum parallelism of the batch job. [1]"
-)
-@click.option(
-    "--max", "most", type=int, default=128, help="The maximum parallelism of the batch job. [128]"
+    "--bounds",
+    type=Parsed("bounds", _bounds, "{value!r:.80} must have the form MIN-MAX, for example 1-128"),
+    default="1-128",
+    metavar="MIN-MAX",
+    help="The minimum and maximum parallelism of the batch job. [1-128]",
 )
 @click.option(
     "--algorithm",
@@ -174,13 +176,15 @@ def plan_restore(
     placement: str,
     inputs: tuple[str, ...],
     broadcast: tuple[str, ...],
-    least: int,
-    most: int,
+    bounds: tuple[int, int],
     algorithm: Literal["2.3", "1.16"],
     **target: Any,
 ) -> Output[PlannedRestore] | Output[ComparedPlans] | Output[BatchParallelism]:
     """Show what a restore for another parallelism or job would read."""
     if inputs:
+        if compared is not None or target["parallelism"] not in (None, AUTO):
+            raise click.UsageError("--parallelism of a batch job is the SIZE that a task reads")
+        least, most = bounds
         chosen = choose_batch_parallelism(
             inputs,
             broadcast=broadcast,
@@ -193,7 +197,9 @@ def plan_restore(
     store = invocation.store()
     target["checkpoint"] = store.checkpoint(target["checkpoint"])
     if compared is not None:
-        return _compare(store, target, compared, invocation.settings, hosts, placement)
+        return _compare(
+            store, target | {"graph": graph}, compared, invocation.settings, hosts, placement
+        )
     return _plan(store, target | {"graph": graph_of(graph)}, hosts, placement)
 
 
@@ -234,15 +240,15 @@ def _compare(
     hosts: dict[str, int] | None,
     placement: str,
 ) -> Output[ComparedPlans]:
-    own = target["parallelism"]
-    if isinstance(own, str):
-        raise click.UsageError("--compare requires numbers of subtasks instead of auto")
+    for name, option in _OF_ONE_PLAN.items():
+        if target[name] is not None:
+            raise click.UsageError(f"remove {option}: a comparison of parallelisms takes none")
     rate: float | None = None if settings.restore_rate is None else rate_of(settings.restore_rate)
     known: Rate | None = None
     if rate is None:
         known = kept_rate(os.environ, target["checkpoint"].manifest.store_id)
     comparison = store.inspect.compare(
-        {*compared, *([] if own is None else [own])},
+        {*compared},
         checkpoint=target["checkpoint"],
         balance=target["balance"],
         hosts=hosts,

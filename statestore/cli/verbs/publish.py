@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from statestore.cli.arguments import named_values
 from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted, duration, size_and_files
 from statestore.cli.options import (
+    Parsed,
     checkpoint_argument,
     dry_run_option,
     state_option,
@@ -24,26 +22,18 @@ from statestore.publishing.iceberg_table import (
     PublishedState,
     UnpublishedTable,
 )
-from statestore.storage import refuse_credentials
 
 __all__ = ["publish_state"]
 
-_TOTALS = "--iceberg lake --table fraud.totals --state totals-by-user/totals"
-_SECRET = re.compile(r"token|credential|password|secret|access-key|session", re.IGNORECASE)
+_TOTALS = "--table lake.fraud.totals --state totals-by-user/totals"
 
 
-def _properties(texts: Sequence[str]) -> dict[str, str]:
-    """Return the properties of a catalog by name. Raises a usage error for a possible secret."""
-    properties = named_values("--catalog-option", "NAME=VALUE", texts)
-    for name, text in properties.items():
-        if _SECRET.search(name):
-            raise click.UsageError(
-                f"--catalog-option {name} may be a secret, which every user of this machine could "
-                "read here: put it into .pyiceberg.yaml or an environment variable "
-                "PYICEBERG_CATALOG__…"
-            )
-        refuse_credentials(text)
-    return properties
+def _table(text: str) -> tuple[str, str]:
+    """Return the catalog and the table in it."""
+    catalog, dot, table = text.partition(".")
+    if not (catalog and dot and table):
+        raise ValueError(text)
+    return catalog, table
 
 
 @click.command(
@@ -59,7 +49,7 @@ def _properties(texts: Sequence[str]) -> dict[str, str]:
     examples=(
         f"statestore publish {_TOTALS} --dry-run --store ./fraud",
         f"statestore publish {_TOTALS} --store ./fraud",
-        "statestore publish --remove --iceberg lake --table fraud.totals --store ./fraud",
+        "statestore publish --remove --table lake.fraud.totals --store ./fraud",
     ),
     modes={
         "": ("checkpoint", "--state", "--retain"),
@@ -68,19 +58,11 @@ def _properties(texts: Sequence[str]) -> dict[str, str]:
 )
 @checkpoint_argument
 @click.option(
-    "--iceberg",
-    "catalog",
+    "--table",
+    type=Parsed("table", _table, "{value!r} must have the form CATALOG.NAMESPACE.NAME"),
     required=True,
-    metavar="CATALOG",
-    help="The catalog's name in pyiceberg's configuration.",
-)
-@click.option("--table", required=True, metavar="NAMESPACE.NAME", help="The table in the catalog.")
-@click.option(
-    "--catalog-option",
-    "options",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A property of the catalog, in addition to its configuration. Repeatable.",
+    metavar="CATALOG.NAMESPACE.NAME",
+    help="The table, in a catalog of pyiceberg's configuration.",
 )
 @state_option("The state, keyed or operator.", is_whole=True)
 @click.option(
@@ -98,9 +80,7 @@ def _properties(texts: Sequence[str]) -> dict[str, str]:
 def publish_state(
     invocation: Invocation,
     /,
-    catalog: str,
-    table: str,
-    options: tuple[str, ...],
+    table: tuple[str, str],
     operator: str | None,
     state: str | None,
     retain: int,
@@ -111,10 +91,10 @@ def publish_state(
 ) -> Output[PublishedState] | Output[UnpublishedTable]:
     """Show a state of a checkpoint as an Iceberg table, without a copy."""
     store = invocation.store()
+    catalog, name = table
     named = IcebergTable(
-        table,
+        name,
         catalog=catalog,
-        catalog_options=_properties(options),
         retain=retain,
         store_url=invocation.settings.readers_url,
     )

@@ -15,8 +15,9 @@ from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, size
 from statestore.cli.options import (
     checkpoint_argument,
+    parallelism_option,
+    restore_options,
     state_option,
-    target_options,
 )
 from statestore.cli.output import Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.plan import Rate, keep_rate
@@ -40,17 +41,15 @@ __all__ = ["Restored", "restore_checkpoint"]
     examples=(
         "statestore restore --parallelism 7 --to ./restored --store ./fraud",
         "statestore restore 1 --to ./one --state totals-by-user --format jsonl --store ./fraud",
-        (
-            "statestore restore --parallelism auto --bytes-per-task 256MiB --to ./auto "
-            "--store ./fraud"
-        ),
+        "statestore restore --parallelism 256MiB --to ./auto --store ./fraud",
         "statestore restore --max-parallelism 16 --state totals-by-shop --to up --store ./fraud",
         "statestore restore --parallelism 3 --balance bytes --to ./balanced --store ./fraud",
         "statestore restore --graph new-job.toml --to ./new --store ./fraud",
     ),
 )
 @checkpoint_argument
-@target_options
+@parallelism_option()
+@restore_options
 @click.option(
     "--allow-non-restored-state",
     is_flag=True,

@@ -129,15 +129,19 @@ def _write_keys(page: Page, hot: HotKeys) -> None:
         "statestore show --store ./fraud",
         "statestore show --job-graph --store ./fraud",
         "statestore show 1 --state totals-by-user/totals --store ./fraud",
-        ("statestore show --skew --state totals-by-user/per_country --keys 3 --store ./fraud"),
-        "statestore show 1 --skew --times 4 --by rows --keys 0 --store ./fraud --output json",
+        "statestore show --skew bytes --state totals-by-user/totals --keys 3 --store ./fraud",
+        "statestore show 1 --skew rows --times 4 --keys 0 --store ./fraud --output json",
     ),
-    modes={"--job-graph": (), "--skew": ("--keys", "--times", "--by", "--read")},
+    modes={"--job-graph": (), "--skew": ("--keys", "--times", "--read")},
 )
 @checkpoint_argument
 @state_option()
 @click.option("--job-graph", is_flag=True, help="Show the job graph instead.")
-@click.option("--skew", is_flag=True, help="Show skewed key groups and hot keys instead.")
+@click.option(
+    "--skew",
+    type=click.Choice([one.value for one in Weight]),
+    help="Show key groups with more than their share of bytes or rows, and hot keys, instead.",
+)
 @keys_option(KEYS)
 @click.option(
     "--times",
@@ -145,12 +149,6 @@ def _write_keys(page: Page, hot: HotKeys) -> None:
     default=FACTOR,
     metavar="F",
     help=f"A key group is skewed if it has more than this multiple of the even share. [{FACTOR:g}]",
-)
-@click.option(
-    "--by",
-    type=click.Choice([one.value for one in Weight]),
-    default=Weight.BYTES.value,
-    help="Compare key groups by bytes or rows. [bytes]",
 )
 @click.option(
     "--read",
@@ -166,21 +164,20 @@ def show_checkpoint(
     operator: str | None,
     state: str | None,
     job_graph: bool,
-    skew: bool,
+    skew: str | None,
     keys: int,
     times: float,
-    by: str,
     read: int,
 ) -> Output[ShownCheckpoint] | Output[ShownGraph] | Output[FoundSkew]:
     """Show what a checkpoint contains."""
     store = invocation.store()
-    if skew:
+    if skew is not None:
         report = store.inspect.skew(
             operator,
             state,
             keys=keys,
             checkpoint=checkpoint,
-            by=by,
+            by=skew,
             factor=times,
             read_groups=read,
         )

@@ -89,8 +89,9 @@ class QueryPlan:
     "--from-table",
     "tables",
     multiple=True,
-    metavar="STATE=PLACE",
-    help="A Parquet or CSV file, a folder or a Delta table for a state; one for each state.",
+    metavar="STATE=[PLACE]",
+    help="A Parquet or CSV file, a folder or a Delta table for a state; one for each state. "
+    "A state without a PLACE begins without rows.",
 )
 @click.option(
     "--from-sql",
@@ -99,7 +100,6 @@ class QueryPlan:
     metavar="STATE=SELECT",
     help="A query of DuckDB for a state.",
 )
-@click.option("--empty", multiple=True, metavar="STATE", help="A state that begins without rows.")
 @click.option("--watermark", type=INSTANT, metavar="TIME", help="The query's first watermark.")
 @click.option(
     "--files-after", type=INSTANT, metavar="TIME", help="Older files of file sources count as read."
@@ -126,7 +126,6 @@ def bootstrap_location(
     output_mode: str,
     tables: tuple[str, ...],
     queries: tuple[str, ...],
-    empty: tuple[str, ...],
     watermark: datetime | None,
     files_after: datetime | None,
     settings: tuple[str, ...],
@@ -134,10 +133,15 @@ def bootstrap_location(
     dry_run: bool,
 ) -> Output[QueryPlan] | Output[BootstrappedLocation]:
     """Start a query that has never run with state from tables."""
-    places = named_values("--from-table", "STATE=PLACE", tables)
+    empty = [text.removesuffix("=") for text in tables if text.endswith("=") and text != "="]
+    places = named_values(
+        "--from-table",
+        "STATE=[PLACE]",
+        [text for text in tables if text.removesuffix("=") not in empty],
+    )
     statements = named_values("--from-sql", "STATE=SELECT", queries)
     distinct(
-        "--from-table, --from-sql or --empty",
+        "--from-table or --from-sql",
         ((name, None) for name in (*places, *statements, *empty)),
     )
     if new is None and (places or statements or empty):

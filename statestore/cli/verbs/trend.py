@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from statestore.cli.arguments import distinct
 from statestore.cli.checkpoints import rows_text
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import (
@@ -21,9 +23,10 @@ from statestore.cli.drawing import (
     sparkline,
     when,
 )
-from statestore.cli.options import SIZE, SPAN, any_state_option, subtasks_option
+from statestore.cli.options import any_state_option, subtasks_option
 from statestore.cli.output import DRAWING_WIDTH, Output, Page, cell, progress_bar, table_of
 from statestore.cli.verbs.plan import Rate, kept_rate, unknown_rate
+from statestore.durations import milliseconds_of
 from statestore.errors import CorruptionError, FormatVersionError, StateStoreError
 from statestore.maintenance.trend_report import (
     POINTS_NEEDED,
@@ -32,7 +35,7 @@ from statestore.maintenance.trend_report import (
     StateTrend,
     StoreTrend,
 )
-from statestore.restore.byte_sizes import rate_of
+from statestore.restore.byte_sizes import bytes_of, rate_of
 
 __all__ = ["FoundTrend", "show_trend", "write_trend"]
 
@@ -43,6 +46,25 @@ _COLUMNS = (
 )
 _FOR_WIDE_ONES = ("a day", "90 % bounds")
 """Columns that a narrow terminal has no room for."""
+
+
+def _parse_targets(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> None:
+    """Set the parameters ``size_bytes`` and ``restore_time``."""
+    targets = distinct("--until", map(_target, values))
+    context.params.update({"size_bytes": None, "restore_time": None} | targets)
+
+
+def _target(text: str) -> tuple[str, int | str]:
+    with suppress(ValueError):
+        return "size_bytes", bytes_of(text)
+    try:
+        milliseconds_of(text)
+    except ValueError:
+        reason = f"{text!r:.80} is neither a size such as 100GB nor a time such as 10m"
+        raise click.BadParameter(reason) from None
+    return "restore_time", text
 
 
 @click.command(
@@ -57,8 +79,8 @@ _FOR_WIDE_ONES = ("a day", "90 % bounds")
     ),
     examples=(
         "statestore trend --store ./fraud",
-        "statestore trend --size 100GB --store ./fraud",
-        "statestore trend --restore-time 10m --parallelism 4 --store ./fraud",
+        "statestore trend --until 100GB --store ./fraud",
+        "statestore trend --until 10m --parallelism 4 --store ./fraud",
         "statestore trend --state totals-by-user --last 50 --store ./fraud --output json",
     ),
 )
@@ -69,17 +91,13 @@ _FOR_WIDE_ONES = ("a day", "90 % bounds")
     help="Only the newest N checkpoints. [all]",
 )
 @click.option(
-    "--size",
-    "size_bytes",
-    type=SIZE,
-    metavar="SIZE",
-    help="Forecast when this size is reached, for example 100GB.",
-)
-@click.option(
-    "--restore-time",
-    type=SPAN,
-    metavar="SPAN",
-    help="Forecast when a restore takes this long, for example 10m.",
+    "--until",
+    multiple=True,
+    metavar="SIZE|SPAN",
+    expose_value=False,
+    callback=_parse_targets,
+    help="Forecast when this size is reached, such as 100GB, or when a restore takes this long, "
+    "such as 10m. Both can be passed.",
 )
 @subtasks_option("The parallelism of the restore. [as in the newest checkpoint]")
 @any_state_option

@@ -47,18 +47,18 @@ _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^]]+)\]|(?P<host>[^:\[\]]*))(?::(?P<port>
     section="Look",
     prints=(
         "The address of the pages, on stderr, until Ctrl-C. On another address than localhost, "
-        "each request needs a token, which is part of the address. With --to: the size of the "
-        "report, one HTML file, and what it does not contain."
+        "each request needs a token, which is part of the address: STATESTORE_UI_TOKEN, or a "
+        "random one. With --to: the size of the report, one HTML file, and what it lacks."
     ),
     examples=(
         "statestore ui --store ./fraud",
         "statestore ui --address :0 --store s3://bucket/fraud",
-        "statestore ui --address 0.0.0.0 --token secret --store ./fraud",
+        "STATESTORE_UI_TOKEN=secret statestore ui --address 0.0.0.0 --store ./fraud",
         "statestore ui --to report.html --store ./fraud",
         "statestore ui 2 --against 1 --to report.html --store ./fraud",
     ),
     modes={
-        "": ("--address", "--token"),
+        "": ("--address",),
         "--to": ("checkpoint", "--against"),
     },
 )
@@ -69,10 +69,6 @@ _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^]]+)\]|(?P<host>[^:\[\]]*))(?::(?P<port>
     default="127.0.0.1:8765",
     metavar="[HOST][:PORT]",
     help="The address to listen on; port 0 chooses a free one. [127.0.0.1:8765]",
-)
-@click.option(
-    "--token",
-    help="The token that each request must contain. [none for localhost, otherwise a random one]",
 )
 @click.option("--to", metavar="FILE", help="Write a report on the checkpoint to this file instead.")
 @click.option(
@@ -86,7 +82,6 @@ def serve_store(
     invocation: Invocation,
     checkpoint: str,
     address: tuple[str, int],
-    token: str | None,
     to: str | None,
     against: str | None,
 ) -> Output[WrittenReport] | int:
@@ -101,6 +96,7 @@ def serve_store(
         settings.query_memory_bytes or _MEMORY_BYTES,
         settings.ui_queries,
     )
+    token = settings.ui_token
     if token is None and not app.is_local(host):
         token = secrets.token_urlsafe(24)
     app.serve(

@@ -74,9 +74,21 @@ def test_the_options_describe_the_state(run: Run) -> None:
     Path("t.csv").write_text("user_id,shop,at,total\n1,x,5,7\n1,y,5,8\n")
     types = [word for column in ("user_id", "at", "total") for word in ("--type", f"{column}=long")]
     done = run(
-        *("bootstrap", "t.csv", *STATE, *types, "--kind", "map", "--entry", "shop"),
-        *("--ttl", "7d", "--ttl-column", "at", "--max-parallelism", "12"),
-        *("--key-type", "user_id=Integer", "--output", "json"),
+        *(
+            "bootstrap",
+            "t.csv",
+            "--state",
+            "u/totals",
+            "--store",
+            "s",
+            *types,
+            "--kind",
+            "map",
+            "--entry",
+            "shop",
+        ),
+        *("--ttl", "at=7d", "--max-parallelism", "12"),
+        *("--key-column", "user_id=Integer", "--output", "json"),
     )
     assert (done.exit_code, done.stderr) == (0, "")
     document = json.loads(done.stdout)
@@ -88,6 +100,19 @@ def test_the_options_describe_the_state(run: Run) -> None:
         ("total", "value", None),
     ]
     assert (document["kind"], document["max_parallelism"], document["rows"]) == ("map", 12, 2)
+
+
+@pytest.mark.parametrize("domain", ["event", "processing"])
+def test_timers_have_a_time_domain(run: Run, domain: str) -> None:
+    Path("t.csv").write_text("user_id,at\na,5\n")
+    done = run(
+        *("bootstrap", "t.csv", *STATE, "--type", "at=long", "--kind", f"{domain}-timers"),
+        *("--entry", "at", "--output", "json"),
+    )
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["kind"] == "timers"
+    stored = StateStore.open("s").checkpoint().manifest.keyed_entry("u", "totals").state
+    assert stored.time_domain == domain
 
 
 def test_a_stored_state_needs_replace(run: Run) -> None:
@@ -148,8 +173,10 @@ def test_wrong_calls_are_usage_errors(run: Run) -> None:
     cases: tuple[tuple[tuple[str, ...], str], ...] = (
         ((), "name either a SOURCE or --sql SELECT"),
         (("t.parquet", "--sql", "SELECT 1"), "name either a SOURCE or --sql SELECT"),
-        (("t.parquet", "--ttl-column", "at"), "--ttl-column requires --ttl TIME"),
         (("t.parquet", "--ttl", "soon"), "--ttl: "),
+        (("t.parquet", "--ttl", "at="), "--ttl: "),
+        (("t.parquet", "--key-column", "total="), "must have the form COLUMN[=TYPE]"),
+        (("t.parquet", "--key-column", "user_id=Long"), "--key-column is passed twice for user_id"),
         (("t.parquet", "--type", "total"), "must have the form COLUMN=TYPE"),
         (("t.parquet", "--type", "a=long", "--type", "a=date"), "--type is passed twice for a"),
     )

@@ -118,7 +118,7 @@ def test_a_table_that_does_not_fit_is_refused(text: str, message: str, run: Run)
     [
         ((*PLAN, "--key-column", "user_id"), "--key-column follows from the plan"),
         ((*PLAN, "--ttl", "7d"), "--ttl follows from the plan"),
-        ((*PLAN, "--key-type", "user_id=STRING"), "--key-type follows from the plan"),
+        ((*PLAN, "--kind", "list"), "--kind follows from the plan"),
         ((), "name the key columns with --key"),
     ],
 )

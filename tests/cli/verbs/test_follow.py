@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 Run = Callable[..., Result]
 
 ROWS = pa.table({"k": [f"k{i}" for i in range(50)], "v": list(range(50))})
-FOLLOW = [sys.executable, "-m", "statestore", "list", "--follow", "--interval", "50ms"]
+FOLLOW = [sys.executable, "-m", "statestore", "list", "--follow", "50ms"]
 SOON_S = 60
 
 
@@ -158,7 +158,7 @@ def test_piped_to_head_it_exits_quietly(
     take(store)
     # The 1 h interval proves that it notices a closed pipe while it waits. If it did not, the test
     # would time out.
-    interval = ("--interval", "200ms" if is_written else "1h")
+    interval = ("--follow", "200ms" if is_written else "1h")
     process = following("--output", output, *interval)
     assert process.stdout is not None
     head = subprocess.run(

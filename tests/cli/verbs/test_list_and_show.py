@@ -270,14 +270,14 @@ def test_the_command_that_made_a_checkpoint_is_shown(run: Run, fraud: Path, tmp_
         ("plan", "kept", "--parallelism", "2"),
         ("restore", "kept", "--parallelism", "2", "--to", "restored"),
         ("verify", "kept"),
-        ("show", "kept", "--skew"),
+        ("show", "kept", "--skew", "bytes"),
         ("get", "kept", "--key", "u7"),
         ("get", "kept", "--key", "u7", "--state", "totals-by-user/totals"),
         ("query", "SELECT count(*) FROM per_country", "--checkpoint", "kept"),
         ("query", "--tables", "--checkpoint", "kept"),
         ("diff", "kept", "latest"),
-        ("diff", "kept", "latest", "--rows", "--state", "totals-by-user/totals"),
-        ("diff", "latest", "kept", "--rows", "--state", "totals-by-user/totals"),
+        ("diff", "kept", "latest", "--rows", "all", "--state", "totals-by-user/totals"),
+        ("diff", "latest", "kept", "--rows", "all", "--state", "totals-by-user/totals"),
         ("ui", "kept", "--to", "report.html"),
         ("ui", "kept", "--against", "2", "--to", "report.html"),
         ("ui", "2", "--against", "kept", "--to", "report.html"),
@@ -299,16 +299,16 @@ def test_commands_read_a_checkpoint_that_only_a_savepoint_keeps(
     "arguments",
     [
         ("show",),
-        ("show", "--skew"),
+        ("show", "--skew", "bytes"),
         ("plan", "--balance", "bytes"),
         ("plan", "--hosts", "a=2,b=2"),
-        ("plan", "--compare", "2,3"),
+        ("plan", "--parallelism", "2,3"),
         ("restore", "--to", "out"),
         ("get", "--key", "u7"),
         ("query", "SELECT count(*) FROM per_country"),
         ("edit", "--state", "totals-by-user/totals", "--delete", "u7"),
         ("diff", "1"),
-        ("diff", "1", "--rows", "--state", "totals-by-user/totals"),
+        ("diff", "1", "--rows", "all", "--state", "totals-by-user/totals"),
         ("ui", "--against", "1", "--to", "report.html"),
     ],
     ids=" ".join,
@@ -345,6 +345,8 @@ def test_diff_by_row_names_the_checkpoint_of_its_rows(
     monkeypatch.setattr(StoreInspection, "as_of", committed_meanwhile)
     which = ("--state", "totals-by-user/totals")
     document = json.loads(
-        run("--store", damaged, "--output", "json", "diff", "1", "latest", "--rows", *which).stdout
+        run(
+            "--store", damaged, "--output", "json", "diff", "1", "latest", "--rows", "all", *which
+        ).stdout
     )
     assert (document["a"], document["b"]) == (1, 2)

@@ -89,7 +89,7 @@ def test_the_read_amplification_is_shown(run: Run, fraud: Path) -> None:
 
 
 def test_compare_shows_every_option_and_the_best(run: Run, fraud: Path) -> None:
-    given = ("plan", "--parallelism", "7", "--compare", "2,4", "--store", fraud)
+    given = ("plan", "--parallelism", "7,2,4", "--store", fraud)
     found = document(run(*given, "--output", "json", env={"STATESTORE_RESTORE_RATE": "1MB/s"}))[
         "comparison"
     ]
@@ -108,7 +108,7 @@ def test_compare_shows_every_option_and_the_best(run: Run, fraud: Path) -> None:
 
 
 def test_compare_with_prices(run: Run, fraud: Path) -> None:
-    given = ("plan", "--compare", "2,4,8", "--store", fraud)
+    given = ("plan", "--parallelism", "2,4,8", "--store", fraud)
     prices = {"STATESTORE_PRICES": str(PRICES)}
     rate = {"STATESTORE_RESTORE_RATE": "200MB/s"}
     done = run(*given, env=prices | rate)
@@ -124,13 +124,13 @@ def test_compare_with_prices(run: Run, fraud: Path) -> None:
 
 
 def test_compare_on_hosts(run: Run, fraud: Path) -> None:
-    given = ("plan", "--compare", "2,3", "--hosts", "a=2,b=1", "--store", fraud)
+    given = ("plan", "--parallelism", "2,3", "--hosts", "a=2,b=1", "--store", fraud)
     found = document(run(*given, "--output", "json"))["comparison"]
     keyed = StateStore.open(str(fraud)).checkpoint().manifest.keyed
     everything = sum(entry.size_bytes for entry in keyed)  # no host has a copy
     assert [one["moved_bytes"] for one in found["options"]] == [everything] * 2
     assert found["hosts"] == ["a", "b"]
-    few = run("plan", "--compare", "2,4", "--hosts", "a=2,b=1", "--store", fraud)
+    few = run("plan", "--parallelism", "2,4", "--hosts", "a=2,b=1", "--store", fraud)
     assert (few.exit_code, few.stdout) == (2, "")
     assert "while comparing parallelism 4" in few.stderr
 
@@ -141,7 +141,7 @@ def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, store: Sta
     blobs = [{"k": number, "blob": random.randbytes(10**6)} for number in range(66)]
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_keyed("u", "blobs", blobs, key="k", max_parallelism=8)
-    compared = ("plan", "--compare", "2", "--store", store.url, "--output", "json")
+    compared = ("plan", "--parallelism", "2,", "--store", store.url, "--output", "json")
     assert document(run(*compared))["comparison"]["rate"] is None
     assert run("restore", "--to", "out", "--store", store.url).exit_code == 0
     found = document(run(*compared))
@@ -164,7 +164,7 @@ def test_an_error_names_the_option_and_not_the_argument(run: Run, fraud: Path) -
 
 @pytest.mark.slow
 def test_a_small_restore_supplies_no_rate(run: Run, fraud: Path) -> None:
-    compared = ("plan", "--compare", "2", "--store", fraud)
+    compared = ("plan", "--parallelism", "2,", "--store", fraud)
     store_id = StateStore.open(str(fraud)).checkpoint().manifest.store_id
     assert run("restore", "--to", "first", "--store", fraud).exit_code == 0
     assert not rates_file(os.environ).exists()
@@ -227,12 +227,16 @@ def test_a_user_without_a_home_is_not_an_error(monkeypatch: pytest.MonkeyPatch) 
     ("arguments", "message"),
     [
         (["--to", "2"], "no such option '--to'"),
-        (["--compare", "2,x"], "invalid value for '--compare'"),
-        (["--compare", "2", "--parallelism", "auto"], "--compare requires numbers"),
+        (["--parallelism", "2,x"], "invalid value for '--parallelism'"),
+        (["--parallelism", ","], "pass the parallelisms to compare"),
+        (["--parallelism", "2,auto"], "invalid value for '--parallelism'"),
         (
-            ["--compare", "2", "--max-parallelism", "256"],
-            "remove --max-parallelism: --compare takes none",
+            ["--parallelism", "2,4", "--max-parallelism", "256"],
+            "remove --max-parallelism: a comparison of parallelisms takes none",
         ),
+        (["--parallelism", "2,4", "--graph", "x.toml"], "remove --graph: a comparison"),
+        (["--input", "x", "--parallelism", "4"], "--parallelism of a batch job is the SIZE"),
+        (["--input", "x", "--bounds", "4"], "invalid value for '--bounds': '4' must have the form"),
         (["--hosts", "a=9", "--balance", "rows"], "--hosts requires all stored key groups"),
         (["--balance", "files"], "invalid value for '--balance'"),
     ],
@@ -245,10 +249,12 @@ def test_conflicting_options(run: Run, fraud: Path, arguments: list[str], messag
 
 def test_wrong_settings_are_named(run: Run, fraud: Path) -> None:
     for name, value, message in (
-        ("RESTORE_RATE", "fast", "restore_rate: 'fast' is not a rate; write it as 200MB/s"),
+        ("RESTORE_RATE", "fast", "STATESTORE_RESTORE_RATE: restore_rate: 'fast' is not a rate"),
         ("PRICES", "nowhere.toml", "the price file nowhere.toml does not exist"),
     ):
-        done = run("plan", "--compare", "2", "--store", fraud, env={f"STATESTORE_{name}": value})
+        done = run(
+            "plan", "--parallelism", "2,", "--store", fraud, env={f"STATESTORE_{name}": value}
+        )
         assert (done.exit_code, done.stdout) == (2, "")
         assert done.stderr.startswith(f"error: {message}")
 
@@ -256,13 +262,23 @@ def test_wrong_settings_are_named(run: Run, fraud: Path) -> None:
 @pytest.mark.parametrize("text", ["per_gb = 1\n", "per_gb_read = -1\n", "per_gb_read = \n"])
 def test_invalid_prices_name_the_file(run: Run, fraud: Path, text: str) -> None:
     Path("p.toml").write_text(text)
-    done = run("plan", "--compare", "2", "--store", fraud, env={"STATESTORE_PRICES": "p.toml"})
+    done = run("plan", "--parallelism", "2,", "--store", fraud, env={"STATESTORE_PRICES": "p.toml"})
     assert (done.exit_code, done.stdout) == (2, "")
     assert "p.toml" in done.stderr
 
 
 def test_skew_as_text_and_json(run: Run, fraud: Path) -> None:
-    given = ("show", "--skew", "--state", "totals-by-user", "--keys", "3", "--store", fraud)
+    given = (
+        "show",
+        "--skew",
+        "bytes",
+        "--state",
+        "totals-by-user",
+        "--keys",
+        "3",
+        "--store",
+        fraud,
+    )
     done = run(*given)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "operator totals-by-user (totals, per_country)" in done.stdout
@@ -276,5 +292,5 @@ def test_skew_as_text_and_json(run: Run, fraud: Path) -> None:
     (hot,) = operator["hot"]
     assert (hot["state"], hot["rows"], len(hot["keys"])) == ("per_country", 200, 3)
     assert set(hot["keys"][0]) == {"key", "key_group", "rows"}
-    none = run("show", "--skew", "--state", "orders-source", "--store", fraud)
+    none = run("show", "--skew", "bytes", "--state", "orders-source", "--store", fraud)
     assert (none.exit_code, none.stdout) == (10, "")

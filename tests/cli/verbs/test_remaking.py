@@ -118,8 +118,8 @@ def test_an_invalid_rekey_is_one_sentence(
 
 
 def test_as_of_prints_a_table_of_both_checkpoints(run: Run, store: StateStore) -> None:
-    where = ("diff", "1", "2", "--rows", "--state", "u/s", "--store", "s")
-    found = document(run(*where, "--output", "json"))
+    where = ("diff", "1", "2", "--state", "u/s", "--store", "s")
+    found = document(run(*where, "--rows", "all", "--output", "json"))
     assert [column["name"] for column in found["columns"]] == [
         "change",
         "k",
@@ -136,16 +136,16 @@ def test_as_of_prints_a_table_of_both_checkpoints(run: Run, store: StateStore) -
         "u4": ("added", None, 4),
     }
     assert found["rows"][-1][0] == "same"  # differences come first
-    first = document(run(*where, "--limit", "3", "--output", "json"))
+    first = document(run(*where, "--rows", "all", "--limit", "3", "--output", "json"))
     assert (first["rows"], first["is_cut"]) == (found["rows"][:3], True)
     assert found["counts"] == {"same": 1, "changed": 1, "added": 1, "removed": 1}
-    changed = document(run(*where, "--changed-only", "--output", "json"))
+    changed = document(run(*where, "--rows", "changed", "--output", "json"))
     assert {row[1] for row in changed["rows"]} == {"u2", "u3", "u4"}
     assert (changed["is_cut"], changed["counts"]) == (False, found["counts"])
-    text = run(*where, "--changed-only", "--limit", "2").stdout
+    text = run(*where, "--rows", "changed", "--limit", "2").stdout
     assert "1 same, 1 changed, 1 added, 1 removed" in text
     assert text.splitlines()[-1].startswith("only the first 2 rows are shown")
-    assert len(run(*where, "--limit", "0").stdout.splitlines()) == 2 + 1 + 4
+    assert len(run(*where, "--rows", "all", "--limit", "0").stdout.splitlines()) == 2 + 1 + 4
 
 
 def test_history_marks_where_a_key_changed(run: Run, store: StateStore) -> None:
@@ -191,7 +191,8 @@ def test_null_is_shown_alike_everywhere(run: Run, tmp_path: Path) -> None:
         *("b", "null", "x")
     ]
     joined = [
-        line.split() for line in run("diff", "1", "2", "--rows", *state).stdout.splitlines()[3:]
+        line.split()
+        for line in run("diff", "1", "2", "--rows", "all", *state).stdout.splitlines()[3:]
     ]
     # An empty value, a null, and nothing in the columns of a checkpoint without the row.
     assert joined == [["added", "b", "null", "x"], ["same", "a", "null", "null"]]

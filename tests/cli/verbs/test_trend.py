@@ -87,7 +87,7 @@ def test_the_fastest_growing_state_comes_first(run: Run, grown: Path) -> None:
 
 def test_the_json_is_the_report(run: Run, grown: Path) -> None:
     done = run(
-        *("trend", "--size", "1MB", "--restore-time", "10m"),
+        *("trend", "--until", "1MB", "--until", "10m"),
         *("--last", 6, "--output", "json", "--store", grown),
         env={"STATESTORE_RESTORE_RATE": "1kB/s"},
     )
@@ -105,10 +105,10 @@ def test_the_json_is_the_report(run: Run, grown: Path) -> None:
 def test_forecasts_are_in_the_order_of_their_times(run: Run, grown: Path) -> None:
     trend = StateStore.open(str(grown)).inspect.trend()
     now, later = trend.checkpoints[-1].size_bytes, 2 * trend.checkpoints[-1].size_bytes
-    text = lines(run("trend", "--size", now, "--store", grown))
+    text = lines(run("trend", "--until", now, "--store", grown))
     assert f"size {size(now)} is reached:" in text
     assert any(line.split() == ["all", "states", "now"] for line in text)
-    text = lines(run("trend", "--size", later, "--store", grown))
+    text = lines(run("trend", "--until", later, "--store", grown))
     found = text[text.index(f"size {size(later)} is reached:") + 2 :]
     assert [line.split("  ")[0] for line in found[:4]] == [
         *("all states", "orders.totals", "limits.by_user", "source.offsets")
@@ -120,7 +120,7 @@ def test_forecasts_are_in_the_order_of_their_times(run: Run, grown: Path) -> Non
 def test_the_restore_time_uses_the_rate_of_the_last_restore(
     run: Run, grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unknown = lines(run("trend", "--restore-time", "10m", "--store", grown))
+    unknown = lines(run("trend", "--until", "10m", "--store", grown))
     assert (
         "the rate is unknown, because no restore of at least 64.0 MB was recorded on this machine; "
         "set restore_rate (STATESTORE_RESTORE_RATE), for example to 200MB/s"
@@ -128,12 +128,23 @@ def test_the_restore_time_uses_the_rate_of_the_last_restore(
     assert any(line.endswith("the rate of a restore is not known") for line in unknown)
     manifest = StateStore.open(str(grown)).checkpoint().manifest
     keep_rate(os.environ, manifest.store_id, Rate(64_000_000, 6_400.0, 1_790_000_000_000))
-    known = lines(run("trend", "--restore-time", "5s", "--store", grown))
+    known = lines(run("trend", "--until", "5s", "--store", grown))
     (restore,) = [line for line in known if line.startswith("restore at parallelism 2: ")]
     assert restore.endswith(
         "at 10.0 kB/s, the rate of the restore on this machine at 2026-09-21 14:13:20 UTC"
     )
     assert "a restore at parallelism 2 takes 5 s:" in known
+
+
+def test_a_target_is_a_size_or_a_time(run: Run, grown: Path) -> None:
+    for targets, message in (
+        (("soon",), "'soon' is neither a size such as 100GB nor a time such as 10m"),
+        (("1GB", "2GB"), "--until is passed twice for size_bytes"),
+    ):
+        words = [word for target in targets for word in ("--until", target)]
+        done = run("trend", *words, "--store", grown)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert message in done.stderr
 
 
 def test_few_checkpoints_say_so(run: Run, grown: Path, fraud: Path) -> None:

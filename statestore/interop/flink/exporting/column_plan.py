@@ -340,9 +340,9 @@ def _compare_hashes(state: KeyedState, declared: DeclaredType, types: JobTypes) 
         is_same = stored == wanted
     if not is_same:
         advice = (
-            f"--key-type {state.key[0]}={wanted}"
+            f"--key-column {state.key[0]}={wanted}"
             if len(state.key) == 1
-            else "--key-type for each column, or one column that is a struct"
+            else "--key-column COLUMN=TYPE for each column, or one column that is a struct"
         )
         fitter.add_difference(
             f"its keys ({', '.join(state.key)}) are hashed as {stored}, but the job has keys of "

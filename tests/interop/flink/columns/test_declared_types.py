@@ -266,7 +266,7 @@ def test_a_key_of_a_class_is_in_the_key_group_of_its_hash(tmp_path: Path) -> Non
     ("rows", "key_types", "declared", "said"),
     [
         ({"user": pa.array([1])}, None, "Integer",
-         "but the job has keys of Integer, which Flink hashes otherwise: make it with --key-type"),
+         "but the job has keys of Integer, which Flink hashes otherwise: make it with --key-"),
         ({"user": pa.array([{"a": "x", "b": 1}], PAIR)}, None, "Row",
          "are hashed as Tuple2<String, Long>, but the job has keys of Row"),
         ({"user": pa.array([{"a": "x", "b": 1}], PAIR)}, "Row", "Row<b Long, a String>",
@@ -329,7 +329,7 @@ def test_each_column_that_does_not_fit_is_named(tmp_path: Path) -> None:
     assert {line.removeprefix("state 'state' of operator 'uid': ") for line in others} == {
         (
             "its keys (user) are hashed as String, but the job has keys of Long, which Flink "
-            "hashes otherwise: make it with --key-type user=Long"
+            "hashes otherwise: make it with --key-column user=Long"
         ),
         "the column 'big' of BigInteger is missing",
         "the column 'level' of com.acme.Level is missing",
