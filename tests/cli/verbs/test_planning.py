@@ -168,7 +168,7 @@ def test_a_small_restore_supplies_no_rate(run: Run, fraud: Path) -> None:
     store_id = StateStore.open(str(fraud)).checkpoint().manifest.store_id
     assert run("restore", "--to", "first", "--store", fraud).exit_code == 0
     assert not rates_file(os.environ).exists()
-    text = "unknown, because no restore of at least 64.0 MB was recorded on this machine; pass"
+    text = "unknown, because no restore of at least 64.0 MB was recorded on this machine; set"
     assert text in run(*compared).stdout
     keep_rate(os.environ, store_id, Rate(LEAST_BYTES, 2.0, 3))
     assert run("restore", "--to", "second", "--store", fraud).exit_code == 0
