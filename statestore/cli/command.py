@@ -201,11 +201,22 @@ class Verb(click.Command):
         name = option.opts[0] if option.is_flag else option.opts[-1]
         return name if value is None or option.is_flag else f"{name} {value}"
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options without ``--output`` and ``--config``, which no help has to repeat."""
+        shown = [
+            text
+            for one in self.get_params(ctx)
+            if isinstance(one, click.Option) and one.name not in ("output", "config")
+            if (text := one.get_help_record(ctx))
+        ]
+        with formatter.section("Options"):
+            formatter.write_dl(shown)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the part of the help below the options."""
         _write_sections(formatter, self.prints, self.examples)
         formatter.write_paragraph()
-        formatter.write_text("'statestore --help' lists the exit statuses.")
+        formatter.write_text("'statestore --help' has --output, --config and the exit statuses.")
 
 
 class LazyVerb(NamedTuple):

@@ -271,16 +271,8 @@ def test_ctrl_c_stops_the_command_immediately(store: StateStore, example: str, w
     words, environment = shlex.split(text), dict(each.split("=") for each in variables.split())
     # If an option is repeated, the last one counts: this store, and any free port.
     host = "0.0.0.0" if "0.0.0.0" in words else ""
-    command = [
-        sys.executable,
-        "-c",
-        SLOW_PAGE,
-        *words,
-        "--store",
-        store.url,
-        "--address",
-        f"{host}:0",
-    ]
+    options = ("--store", store.url, "--address", f"{host}:0")
+    command = [sys.executable, "-c", SLOW_PAGE, *words, *options]
     with (
         subprocess.Popen(
             command,

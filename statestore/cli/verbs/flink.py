@@ -131,9 +131,9 @@ def show_state(
     section="Flink savepoints",
     prints=(
         "Each operator with its entries by state. Flink restores the new savepoint at any "
-        "parallelism up to the new maximum, with any state backend; set pipeline.max- "
-        "parallelism of the job to it. Values are copied unchanged. Keys must have types with a "
-        "known hash, or one that --key-hash gives."
+        "parallelism up to the new maximum, with any state backend; set "
+        "pipeline.max-parallelism of the job to it. Values are copied unchanged. Keys must have "
+        "types with a known hash, or one that --key-hash gives."
     ),
     examples=(
         "statestore flink repack ./savepoint ./larger --max-parallelism 720",

@@ -38,8 +38,8 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
     prints=(
         "The savepoint, its operators, and the name and types of each state in Flink. The "
         "export fails if the checkpoint lacks state that neither --leave-out nor --carry names. "
-        "All rows are read back before the savepoint becomes visible. Set pipeline.max- "
-        "parallelism of the job to its max parallelism."
+        "All rows are read back before the savepoint becomes visible. Set "
+        "pipeline.max-parallelism of the job to its max parallelism."
     ),
     examples=(
         "statestore flink export ./savepoint --flink 2.3 --store ./orders",
