@@ -320,7 +320,7 @@ limit_option = click.option(
 )
 
 
-def parse_parallelism(text: str) -> tuple[int | Literal["auto"], int | None]:
+def _parse_parallelism(text: str) -> tuple[int | Literal["auto"], int | None]:
     """Return the parallelism and the bytes per task of ``N``, ``auto`` or a size.
 
     Raises ValueError for another text.
@@ -350,7 +350,7 @@ def parallelism_option(metavar: str = "N|auto|SIZE", text: str = "") -> Callable
             if compares and value is not None and "," in value:
                 compared = tuple(parse_integer(one.strip()) for one in value.split(",") if one)
             elif value is not None:
-                parallelism, bytes_per_task = parse_parallelism(value)
+                parallelism, bytes_per_task = _parse_parallelism(value)
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
         context.params.update(parallelism=parallelism, bytes_per_task=bytes_per_task)
@@ -387,7 +387,7 @@ restore_options = in_order(
         ),
     ),
 )
-"""The target of a restore, beside its parallelism."""
+"""The target of a restore, except its parallelism."""
 
 
 def location_module(name: str) -> Any:

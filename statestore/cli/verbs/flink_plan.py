@@ -86,7 +86,7 @@ class ShownPlan:
     prints=(
         "Each operator of a compiled plan that keeps state, and the columns that a table needs "
         "to become this state with 'statestore bootstrap TABLE --flink-plan PLAN'. PLAN is the "
-        "JSON that COMPILE PLAN writes."
+        "JSON that COMPILE PLAN writes; its uids follow from the setting flink_uid_format."
     ),
     examples=(
         "statestore flink plan ./job.json",

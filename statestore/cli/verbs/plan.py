@@ -99,8 +99,9 @@ _OF_ONE_PLAN = {
         "The key groups divided for the old and the new parallelism, and what each subtask "
         "reads. With --graph: the operators that find state, and the state that would be "
         "dropped. With --hosts: where each subtask should run. With several numbers: the bytes "
-        "that move, the time and the cost of each parallelism. With --input, without a store: the "
-        "parallelism of a batch job by Flink's adaptive batch scheduler."
+        "that move, the time (setting restore_rate) and the cost (prices) of each. With "
+        "--input, without a store: the parallelism of a batch job by Flink's adaptive batch "
+        "scheduler."
     ),
     examples=(
         "statestore plan --parallelism 7 --store ./fraud",

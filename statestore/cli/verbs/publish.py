@@ -43,8 +43,9 @@ def _table(text: str) -> tuple[str, str]:
     prints=(
         "The table, the checkpoint that it showed before, and the number of files that its "
         "metadata gets and loses. The table names the checkpoint's own files, which a savepoint "
-        "keeps for it. A state with changes is refused; 'statestore compact' folds them. With "
-        "--remove: the removed table, and the savepoints that are released."
+        "keeps for it, at the setting readers_url. A state with changes is refused; 'statestore "
+        "compact' folds them. With --remove: the removed table, and the savepoints that are "
+        "released."
     ),
     examples=(
         f"statestore publish {_TOTALS} --dry-run --store ./fraud",

@@ -328,7 +328,8 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".arrow": "a
         'The rows of the result. Every state is a view named "operator uid"."state name", or '
         "the state's name if no other state has it; SHOW TABLES lists them. DuckDB runs the "
         "statement, which is one SELECT over the views. Without SQL, a shell runs one statement "
-        "after another; without a terminal it reads them from stdin, until the first error."
+        "after another; without a terminal it reads them from stdin, until the first error. "
+        "The settings query_time_limit and query_memory_bytes limit it."
     ),
     examples=(
         "statestore query 'SELECT count(*) FROM per_country' --store ./fraud",

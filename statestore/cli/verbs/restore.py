@@ -33,10 +33,11 @@ __all__ = ["Restored", "restore_checkpoint"]
     cls=Verb,
     section="Plan and restore",
     prints=(
-        "The written states, rows, bytes and files, and the rows and digest of each subtask; these "
-        "digests add up to the stored one. The rows of subtask 3 are in "
-        "DIR/<operator>/<state>/subtask=00003/part-0.parquet. DIR must be empty or new, and it is "
-        "empty after an error. 'statestore plan' shows before what would be read."
+        "The written states, rows, bytes and files, and the rows and digest of each subtask; "
+        "these digests add up to the stored one. The rows of subtask 3 are in "
+        "DIR/<operator>/<state>/subtask=00003/part-0.parquet. DIR must be empty or new, and it "
+        "is empty after an error. With the setting verify_files, each file's SHA-256 is "
+        "checked. 'statestore plan' shows before what would be read."
     ),
     examples=(
         "statestore restore --parallelism 7 --to ./restored --store ./fraud",

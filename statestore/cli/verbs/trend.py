@@ -74,7 +74,8 @@ def _target(text: str) -> tuple[str, int | str]:
     prints=(
         "For each state, the fastest growing first: its rows and bytes, their growth a day, its "
         "bytes at each kept checkpoint, its skew, and the time since its files were written. "
-        "Growth is the median slope between all pairs of checkpoints (Theil-Sen). If a manifest "
+        "Growth is the median slope between all pairs of checkpoints (Theil-Sen). The time of a "
+        "restore follows from the setting restore_rate, or the last restore. If a manifest "
         "cannot be read, the exit status is 13."
     ),
     examples=(

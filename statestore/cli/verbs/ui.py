@@ -48,7 +48,8 @@ _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^]]+)\]|(?P<host>[^:\[\]]*))(?::(?P<port>
     prints=(
         "The address of the pages, on stderr, until Ctrl-C. On another address than localhost, "
         "each request needs a token, which is part of the address: STATESTORE_UI_TOKEN, or a "
-        "random one. With --to: the size of the report, one HTML file, and what it lacks."
+        "random one. The settings query_time_limit, query_memory_bytes and ui_queries limit SQL. "
+        "With --to: the size of the report, one HTML file, and what it lacks."
     ),
     examples=(
         "statestore ui --store ./fraud",
