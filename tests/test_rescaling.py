@@ -97,7 +97,7 @@ def test_commands_print_what_the_page_shows_but_for_the_sizes_of_files() -> None
     pairs = list(zip(blocks(real, "console"), blocks(WRITTEN, "console"), strict=True))
     unlike = [shown for actual, shown in pairs if without_sizes(actual) != without_sizes(shown)]
     assert len(pairs) == 4
-    assert [shown for shown in unlike if "--parallelism auto" not in shown] == []
+    assert [shown for shown in unlike if "--parallelism 8MB" not in shown] == []
     for language in ("python", "toml", "text"):
         assert blocks(real, language) == blocks(WRITTEN, language)
 
