@@ -17,11 +17,30 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class Module:
-    """One source file: its dotted name, as in ``statestore.store``, its text and its tree."""
+    """One source file: its dotted name, as in ``statestore.store``, its path and its text."""
 
     name: str
+    path: Path = field(repr=False)
     text: str = field(repr=False)
-    tree: ast.Module = field(repr=False)
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The syntax tree."""
+        # These nodes all stay, and Python's collector would examine them repeatedly.
+        gc.disable()
+        parsed = ast.parse(self.text, str(self.path))
+        gc.freeze()
+        gc.enable()
+        return parsed
+
+    @cached_property
+    def statements(self) -> tuple[ast.AST, ...]:
+        """All statements, error handlers and cases: a twelfth of the nodes."""
+        found: list[ast.AST] = [self.tree]
+        for node in found:
+            for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+                found += getattr(node, part, ())
+        return tuple(found)
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
@@ -42,20 +61,16 @@ class Import:
 @cache
 def modules(*packages: str) -> tuple[Module, ...]:
     """Return every module under the given top directories."""
-    paths = [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
-    # More than a million nodes that all stay, which Python's collector would examine repeatedly.
-    gc.disable()
-    parsed = tuple(_module(path) for path in paths)
-    gc.enable()
-    return parsed
+    return tuple(
+        _module(path) for package in packages for path in sorted((ROOT / package).rglob("*.py"))
+    )
 
 
 @cache
 def _module(path: Path) -> Module:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    text = path.read_text(encoding="utf-8")
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-    return Module(name, text, ast.parse(text, str(path)))
+    return Module(name, path, path.read_text(encoding="utf-8"))
 
 
 @cache

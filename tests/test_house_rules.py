@@ -62,7 +62,7 @@ def test_nothing_is_left_to_do() -> None:
 
 
 def test_no_error_is_swallowed() -> None:
-    found = ((m, node) for m in modules(*EVERYTHING) for node in m.nodes)
+    found = ((m, node) for m in modules(*EVERYTHING) for node in m.statements)
     silent = [
         f"{m.name}, line {node.lineno}"
         for m, node in found
@@ -130,7 +130,7 @@ def code_lines(module: Module) -> int:
 
 
 def functions(module: Module) -> Iterator[Function]:
-    for node in module.nodes:
+    for node in module.statements:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 

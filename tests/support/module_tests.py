@@ -77,11 +77,12 @@ def page(text: str, *recordings: Path) -> str:
 
 def modules_with_functions() -> list[str]:
     """Return the path of each module of the product that a test can run after its import."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     found = (
         PurePath(*module.name.split("."))
         for module in modules("statestore", "jobs")
-        if any(isinstance(node, functions) for node in module.nodes)
+        if any(isinstance(node, functions) for node in module.statements)
+        or any(isinstance(node, ast.Lambda) for node in module.nodes)
     )
     return [
         str(file if (ROOT / (file := path.with_suffix(".py"))).exists() else path / "__init__.py")
