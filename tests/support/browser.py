@@ -22,7 +22,13 @@ def headless_browser() -> Iterator[webdriver.Chrome]:
         pytest.fail("the pages are tested in a browser: apt-get install chromium chromium-driver")
     options = webdriver.ChromeOptions()
     options.binary_location = str(found[0])
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--disable-extensions",
+    ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(service=Service(str(found[1])), options=options)
