@@ -8,6 +8,7 @@ Spark starts only if a test requests ``spark``.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 from collections import defaultdict
@@ -59,6 +60,9 @@ settings.register_profile(LONG, settings.get_profile("dev"), max_examples=MANY_E
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
+READ_MODULES = tuple(
+    f"tests/test_{name}.py" for name in ("house_rules", "layers", "module_tests", "patches")
+)
 HAS_LOW_PRIORITY = pytest.StashKey[bool]()
 
 # For the processes that tests start, and for the session below.
@@ -171,9 +175,17 @@ def group_of_one_worker(item: pytest.Item) -> str | None:
         return "servers"
     if "browser" in getattr(item, "fixturenames", ()):
         return "browser"
-    if item.nodeid.startswith(("tests/test_house_rules.py", "tests/test_layers.py")):
+    if item.nodeid.startswith(READ_MODULES):
         return "structure"
     return "spark" if "spark" in marks_of(item) else None
+
+
+def pytest_collection_finish() -> None:
+    """Let Python's collector ignore the collected tests and the imported modules, which stay."""
+    gc.freeze()
+    # Python collects several times at its exit, and DuckDB reports what is left. Once is enough.
+    atexit.register(gc.unfreeze)
+    atexit.register(gc.disable)
 
 
 @pytest.hookimpl(tryfirst=True)
