@@ -42,10 +42,17 @@ def opened(golden: Golden, folder: Path) -> FlinkSavepoint:
 
 @pytest.mark.long_cases("1.20_heap_snappy", "2.3_heap_canonical", "2.3_kafka")
 @pytest.mark.parametrize("golden", few(JOBS))
-def test_every_row_of_keyed_state_is_read(golden: Golden, tmp_path: Path) -> None:
-    savepoint = opened(golden, tmp_path)
+def test_every_row_and_every_element_is_read(golden: Golden, tmp_path: Path) -> None:
+    savepoint, rows = opened(golden, tmp_path), golden.rows()
+    check_keyed_state(golden, savepoint, rows)
+    check_operator_state(savepoint, [row for row in rows if "mode" in row])
+
+
+def check_keyed_state(
+    golden: Golden, savepoint: FlinkSavepoint, stored: list[dict[str, Any]]
+) -> None:
     wanted: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in golden.rows():
+    for row in stored:
         if ("state" in row or "timer" in row) and "mode" not in row:
             wanted[row["operator"]][as_text(row)] += 1
     for uid, rows in wanted.items():
@@ -124,15 +131,11 @@ def shown_values(rows: SavepointRows) -> list[Any]:
     return shown(value, kind)
 
 
-@pytest.mark.long_cases("1.20_heap_snappy", "2.3_heap_canonical", "2.3_kafka")
-@pytest.mark.parametrize("golden", few(JOBS))
-def test_every_element_of_operator_state_is_read(golden: Golden, tmp_path: Path) -> None:
-    savepoint = opened(golden, tmp_path)
-    for row in golden.rows():
-        if "mode" not in row:
-            continue
-        operator = operator_of(savepoint, row["operator"])
-        found = [one for one in operator.operator_state() if one.info.name == row["state"]]
+def check_operator_state(savepoint: FlinkSavepoint, rows: list[dict[str, Any]]) -> None:
+    operators = {row["operator"]: operator_of(savepoint, row["operator"]) for row in rows}
+    parts = {uid: [*operator.operator_state()] for uid, operator in operators.items()}
+    for row in rows:
+        found = [one for one in parts[row["operator"]] if one.info.name == row["state"]]
         assert {one.info.mode for one in found} == {row["mode"]}
         values = []
         for one in found:
