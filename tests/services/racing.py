@@ -33,7 +33,7 @@ def race(
     together. ``others`` are the same files through other servers: the writers use all in turn.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload([__name__, "adlfs", "gcsfs", "s3fs"])
     barrier, results = context.Barrier(writers), context.SimpleQueue()
     processes = [
         context.Process(target=_write, args=(used, number, names, lanes, barrier, results))
