@@ -40,6 +40,7 @@ CheckpointId = Annotated[int, Meta(ge=0, le=GREATEST_ID)]
 T = TypeVar("T")
 _known: dict[Any, Decoder[Any]] = {}
 _learning = Lock()
+_UNREADABLE = (StateStoreError, ValidationError, RecursionError, TypeError, ValueError)
 _AT = " - at `$"  # how msgspec's messages end, followed by the place and another `
 
 
@@ -87,11 +88,10 @@ def _decoder(model: type[T]) -> Decoder[T]:
 def report_place(name: str, place: str = "") -> Iterator[None]:
     """Convert each error of a block that reads at ``place`` to a MalformedManifestError."""
     try:
-        with prefix_place(place):
-            yield
-    except ValidationError as error:
+        yield
+    except _UNREADABLE as error:
         message, _, path = str(error).partition(_AT)
-        raise MalformedManifestError(f"{name} at ${path[:-1]}: {message}") from error
+        raise MalformedManifestError(f"{name} at ${place}{path[:-1]}: {message}") from error
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def prefix_place(place: str) -> Iterator[None]:
     """Prefix the place in each error of a block with ``place``."""
     try:
         yield
-    except (StateStoreError, ValidationError, RecursionError, TypeError, ValueError) as error:
+    except _UNREADABLE as error:
         message, _, path = str(error).partition(_AT)
         raise ValidationError(f"{message}{_AT}{place}{path or '`'}") from error
 

@@ -51,6 +51,7 @@ RESERVED_ELEMENT_COLUMNS = (SUBTASK, POSITION)
 
 # This leaves room for the `key_group=` folder and file name if a file system allows 255 bytes.
 _LONGEST_NAME = 200
+_UNESCAPED = re.compile(rb"\A[._]|[^A-Za-z0-9._-]")
 _CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/([0-9]{{10}})\.(json|expired)")
 _WRITER_FILE = re.compile(rf"{WRITERS}/([0-9]{{10}})\.json")
 _SAVEPOINT_FILE = re.compile(rf"{SAVEPOINTS}/([^/.][^/]*)\.json")
@@ -66,7 +67,7 @@ _RANGED_FILE = re.compile(rf"[0-9]{{10}}-[0-9]{{5}}-{_TOKEN}\.parquet")
 _FILE_LIST = re.compile(rf"{FILES}/[0-9]{{10}}-[0-9a-f]{{32}}-[0-9a-f]{{1,8}}\.json")
 _OPERATOR_FILE = re.compile(rf"[0-9]{{10}}-{_TOKEN}\.parquet")
 # Parts of a name that lead elsewhere, or end a name, in some system, library or protocol.
-_ASTRAY = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|[\\\x00]|^[A-Za-z]:")
+ASTRAY = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|[\\\x00]|^[A-Za-z]:")
 _PUT_FOLDERS = "|".join((CHECKPOINTS, FILES, WRITERS, SAVEPOINTS, PINS))
 _UNDER_WAY = rf"(({_PUT_FOLDERS}|{OPERATORS}(/[^/]+)+)/)?\.[^/]+\.([0-9a-f]{{32}}|upload-[^/]+)"
 _LEFTOVER = re.compile(rf"({_UNDER_WAY}|\.probe-[0-9a-f]{{16}})")
@@ -101,7 +102,7 @@ def escape(name: str) -> str:
         raise InvalidArgumentError(
             f"the name {name!r} is not valid Unicode (an unpaired surrogate); rename it"
         ) from error
-    escaped = "".join(_escape_byte(byte, first=index == 0) for index, byte in enumerate(raw))
+    escaped = _UNESCAPED.sub(lambda byte: b"~%02X" % byte[0][0], raw).decode()
     if len(escaped) > _LONGEST_NAME:
         raise InvalidArgumentError(
             f"the name {name[:40]!r}… needs {len(escaped)} bytes in a path, but at most "
@@ -118,12 +119,6 @@ def unescape(element: str) -> str:
     encoded = element.encode(errors="surrogateescape")
     raw = re.sub(rb"~([0-9A-F]{2})", lambda m: bytes([int(m[1], 16)]), encoded)
     return raw.decode(errors="replace")
-
-
-def _escape_byte(byte: int, *, first: bool) -> str:
-    char = chr(byte)
-    plain = char.isascii() and (char.isalnum() or char == "-" or (char in "._" and not first))
-    return char if plain else f"~{byte:02X}"
 
 
 def fold_name(name: str) -> str:
@@ -282,7 +277,7 @@ def is_inside(path: str) -> bool:
     It has nonempty parts separated by ``/``, without ``.``, ``..``, a backslash, a NUL or a drive
     letter.
     """
-    return _ASTRAY.search(path) is None
+    return ASTRAY.search(path) is None
 
 
 def is_data_file(path: str) -> bool:

@@ -120,7 +120,8 @@ class Schema:
 
     def select(self, names: Iterable[str]) -> Schema:
         """Return the schema with only these columns, in this order."""
-        return Schema(tuple(Field(name, self.type_of(name)) for name in names))
+        known = {field.name: field for field in self.fields}
+        return Schema(tuple([known.get(name) or Field(name, self.type_of(name)) for name in names]))
 
     def renamed(self, names: Mapping[str, str]) -> Schema:
         """Return the schema with some columns renamed, by old name."""
@@ -245,7 +246,9 @@ def is_ordered(data_type: DataType) -> bool:
 
 def same_type(left: DataType, right: DataType) -> bool:
     """Return whether two types are equal, ignoring nullability and metadata."""
-    return json.dumps(_without_nullability(left)) == json.dumps(_without_nullability(right))
+    return left == right or json.dumps(_without_nullability(left)) == json.dumps(
+        _without_nullability(right)
+    )
 
 
 def same_columns(left: Schema, right: Schema) -> bool:

@@ -291,7 +291,7 @@ def _check_int(name: str, value: object) -> int:
 
 
 def _check_bounds(name: str, value: object) -> int:
-    number = _check_int(name, value)
+    number = value if type(value) is int else _check_int(name, value)
     if not MIN_PARALLELISM <= number <= MAX_PARALLELISM:
         raise InvalidArgumentError(
             f"{name} {number} is out of bounds: it must be in {MIN_PARALLELISM}..{MAX_PARALLELISM}"

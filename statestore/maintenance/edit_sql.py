@@ -40,12 +40,13 @@ from statestore.restore.duck import (
     run_interruptibly,
     sandbox,
 )
-from statestore.rows.column_types import ColumnErrors, arrow_schema
+from statestore.rows.column_types import arrow_schema, for_each_column
 from statestore.rows.equality import leaf_columns
 from statestore.rows.fit_columns import fit_table
 from statestore.rows.key_group_runs import NullKeys, key_groups_of
 from statestore.rows.pandas_rows import refuse_rounded
 from statestore.rows.sorting import sorted_pieces
+from statestore.rows.untyped_rows import mismatch_of_values
 from statestore.storage import Storage
 from statestore.storage.locks import temporary_folder
 
@@ -267,15 +268,13 @@ def _fit_columns(batch: pa.RecordBatch, state: KeyedState, first_row: int) -> pa
             f"{state} has the columns ({state.schema}), but the result cannot be stored in "
             f"them: {error}; cast it in the query"
         ) from error
-    errors = ColumnErrors(subject)
-    for column_field in stored:
-        with errors.collected():
-            column = answer.column(column_field.name)
-            refuse_rounded(column, column_field, subject, _EXACTLY, first_row=first_row)
-    try:
-        errors.raise_all()
-    except InvalidArgumentError as error:
-        raise SchemaMismatchError(str(error)) from error
+
+    def refuse_inexact(field: pa.Field) -> None:
+        column = answer.column(field.name)
+        refuse_rounded(column, field, subject, _EXACTLY, first_row=first_row)
+
+    with mismatch_of_values():
+        for_each_column(stored, refuse_inexact, subject)
     [rows] = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
     return rows
 

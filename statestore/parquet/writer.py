@@ -32,6 +32,7 @@ from statestore.storage import Storage
 from statestore.storage.base import NewFile, report_os_errors
 
 _SAMPLE_ROWS, _ENOUGH_ROWS = 4096, 1024
+_BUFFER_BYTES = 2**16
 
 
 class Encodings:
@@ -209,6 +210,8 @@ class FileWriter:
         self.name = name
         self._encodings = encodings or Encodings()
         self._sink = _Sink(storage.open_write(name), f"{storage.url}/{name}")
+        # Arrow writes each page header by itself, and a call of Python costs more than its bytes.
+        self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), _BUFFER_BYTES)
         self._options = options
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
@@ -223,7 +226,7 @@ class FileWriter:
     @property
     def written_bytes(self) -> int:
         """Bytes that have reached the file so far."""
-        return self._sink.size
+        return int(self._stream.tell())
 
     @property
     def rows_before_group_end(self) -> int:
@@ -276,9 +279,10 @@ class FileWriter:
         if self._pending or self._opened is None:
             self._flush()
         assert self._opened is not None
+        self._stream.flush()
         self._sink.keep()
         self._opened.close()
-        self._sink.close()
+        self._stream.close()
         return {
             "rows": self._rows,
             "size_bytes": self._sink.size,
@@ -312,7 +316,7 @@ class FileWriter:
         """Return Arrow's writer; the file's first rows determine the encodings of its columns."""
         chosen = self._encodings.choose(first)
         return pq.ParquetWriter(
-            self._sink,
+            self._stream,
             self._schema,
             compression="zstd",
             compression_level=self._options.zstd_level,
@@ -368,5 +372,6 @@ class _Sink:
         self._raw.abandon()
 
     def close(self) -> None:
-        with report_os_errors("write", self._where):
-            self._raw.close()
+        if not self._abandoned:
+            with report_os_errors("write", self._where):
+                self._raw.close()

@@ -1,6 +1,6 @@
 """Conversions of column types between the manifest's notation and Arrow's, and their errors.
 
-:class:`ColumnErrors` collects the errors of a table, so that one error names all columns that do
+:func:`for_each_column` collects the errors of a table, so that one error names all columns that do
 not fit.
 
 Python UUIDs are accepted only in keys that are hashed as UUIDs. They are stored as the 16 bytes or
@@ -9,10 +9,9 @@ the text that the column holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -29,6 +28,8 @@ from statestore.format.schema import (
 from statestore.format.state import KeyedState
 from statestore.keys.arrow_types import SIMPLE_TYPES
 
+C = TypeVar("C")
+T = TypeVar("T")
 _NAMES = {str(arrow): name for name, arrow in SIMPLE_TYPES.items()} | {
     "large_string": "string",
     "string_view": "string",
@@ -62,12 +63,11 @@ def schema_of_arrow(schema: pa.Schema) -> Schema:
 
     Raises UnsupportedTypeError, which names the columns, for types that Delta and Spark lack.
     """
-    fields, errors = [], ColumnErrors("the table")
-    for field in schema:
-        with errors.collected():
-            fields.append(Field(field.name, _stored_type(field.type, field.name)))
-    errors.raise_all()
-    return Schema(tuple(fields))
+
+    def stored(field: pa.Field) -> Field:
+        return Field(field.name, _stored_type(field.type, field.name))
+
+    return Schema(tuple(for_each_column(schema, stored, "the table")))
 
 
 def _stored_type(data_type: pa.DataType, column: str, levels: int = MOST_LEVELS) -> DataType:
@@ -129,31 +129,27 @@ def _advice(data_type: pa.DataType) -> str:
     )
 
 
-class ColumnErrors:
-    """The errors of columns so far; ``subject`` names the rows in messages."""
+def for_each_column(columns: Iterable[C], convert: Callable[[C], T], subject: str) -> list[T]:
+    """Return the results of a function for all columns of some rows.
 
-    def __init__(self, subject: str) -> None:
-        """Start without errors."""
-        self._subject = subject
-        self._errors: list[InvalidArgumentError] = []
-
-    @contextmanager
-    def collected(self) -> Iterator[None]:
-        """Collect the InvalidArgumentError of one column."""
+    ``subject`` names the rows in messages. If several columns raise InvalidArgumentError, one error
+    names all of them, in order.
+    """
+    results: list[T] = []
+    errors: list[InvalidArgumentError] = []
+    for column in columns:
         try:
-            yield
+            results.append(convert(column))
         except InvalidArgumentError as error:
-            self._errors.append(error)
-
-    def raise_all(self) -> None:
-        """Raise the error of the only column, or one error that names all columns, in order."""
-        if len(self._errors) == 1:
-            raise self._errors[0]
-        if self._errors:
-            lines = [f"{len(self._errors)} columns of {self._subject} do not fit:", *self._errors]
-            are_types = all(isinstance(error, UnsupportedTypeError) for error in self._errors)
-            kind = UnsupportedTypeError if are_types else InvalidArgumentError
-            raise kind("\n  ".join(map(str, lines)))
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        lines = [f"{len(errors)} columns of {subject} do not fit:", *errors]
+        are_types = all(isinstance(error, UnsupportedTypeError) for error in errors)
+        kind = UnsupportedTypeError if are_types else InvalidArgumentError
+        raise kind("\n  ".join(map(str, lines)))
+    return results
 
 
 _NAME = "UUID"

@@ -18,7 +18,7 @@ import pyarrow as pa
 from statestore.errors import InvalidArgumentError
 from statestore.format.schema import DataType, Schema
 from statestore.keys.arrow_types import arrow_type_text, is_binary, is_text
-from statestore.rows.column_types import ColumnErrors, arrow_schema, arrow_type
+from statestore.rows.column_types import arrow_schema, arrow_type, for_each_column
 from statestore.rows.lossless_cast import brief_text
 from statestore.rows.python_values import ROWS, column_of, display_values, row_place
 from statestore.rows.valid_values import refuse_invalid_column
@@ -53,21 +53,18 @@ def fit_table(
     first row whose value does not.
     """
     stored = arrow_schema(schema)
-    columns, errors = [], ColumnErrors(subject)
-    for field in stored:
-        with errors.collected():
-            columns.append(
-                fit_column(
-                    rows.column(field.name),
-                    field.type,
-                    name=field.name,
-                    subject=subject,
-                    nearest=nearest,
-                    first_row=first_row,
-                )
-            )
-    errors.raise_all()
-    return pa.table(columns, schema=stored)
+
+    def fitted(field: pa.Field) -> pa.ChunkedArray:
+        return fit_column(
+            rows.column(field.name),
+            field.type,
+            name=field.name,
+            subject=subject,
+            nearest=nearest,
+            first_row=first_row,
+        )
+
+    return pa.table(for_each_column(stored, fitted, subject), schema=stored)
 
 
 def fit_column(

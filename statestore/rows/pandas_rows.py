@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
 from statestore.keys.arrow_types import arrow_type_text
-from statestore.rows.column_types import ColumnErrors
+from statestore.rows.column_types import for_each_column
 from statestore.rows.fit_columns import fit_column
 from statestore.rows.lossless_cast import is_list
 from statestore.rows.python_values import (
@@ -54,13 +54,11 @@ def table_of_pandas(frame: Any, subject: str = ROWS) -> pa.Table:
     Raises InvalidArgumentError, which names ``subject``, for an index other than row numbers, for
     column names that are not strings or not unique, and for values without a common type.
     """
-    columns, names, errors = [], [], ColumnErrors(subject)
-    for name, series in frame_columns(frame, subject):
-        names.append(name)
-        with errors.collected():
-            columns.append(column_of_series(series, name, subject))
-    errors.raise_all()
-    return pa.Table.from_arrays(columns, names=names)
+    named = frame_columns(frame, subject)
+    columns = for_each_column(
+        named, lambda column: column_of_series(column[1], column[0], subject), subject
+    )
+    return pa.Table.from_arrays(columns, names=[name for name, _ in named])
 
 
 def frame_columns(frame: Any, subject: str = ROWS) -> list[tuple[str, Any]]:
@@ -205,11 +203,9 @@ def pandas_as_stored(frame: Any, schema: pa.Schema, subject: str = ROWS) -> pa.T
         InvalidArgumentError: For values that would not stay equal; it names ``subject``, each
             column, and its first such row and value.
     """
-    columns, errors = [], ColumnErrors(subject)
-    for field in schema:
-        with errors.collected():
-            columns.append(series_as_stored(frame[field.name], field, subject))
-    errors.raise_all()
+    columns = for_each_column(
+        schema, lambda field: series_as_stored(frame[field.name], field, subject), subject
+    )
     return pa.table(columns, schema=schema)
 
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.schema import Schema
 from statestore.keys.arrow_types import arrow_type_text
-from statestore.rows.column_types import ColumnErrors, arrow_schema
+from statestore.rows.column_types import arrow_schema, for_each_column
 from statestore.rows.lossless_cast import (
     UnfitError,
     brief_text,
@@ -162,24 +162,20 @@ def table_of_dicts(
     without a common type.
     """
     names = column_names(rows, subject)
-    columns, errors = [], ColumnErrors(subject)
+
+    def guessed(name: str) -> pa.Array:
+        values = [row.get(name) for row in rows]
+        return guess_column(values, name=name, subject=subject, place=place)
+
+    def as_stored(field: pa.Field) -> pa.Array:
+        values = [row.get(field.name) for row in rows]
+        return column_of(values, field.type, name=field.name, subject=subject, place=place)
+
     if schema is None:
-        for name in names:
-            values = [row.get(name) for row in rows]
-            with errors.collected():
-                columns.append(guess_column(values, name=name, subject=subject, place=place))
-        errors.raise_all()
-        return pa.table(columns, names=names)
+        return pa.table(for_each_column(names, guessed, subject), names=names)
     _refuse_unknown_names(rows, names, schema, subject, place)
     stored = arrow_schema(schema)
-    for field in stored:
-        values = [row.get(field.name) for row in rows]
-        with errors.collected():
-            columns.append(
-                column_of(values, field.type, name=field.name, subject=subject, place=place)
-            )
-    errors.raise_all()
-    return pa.table(columns, schema=stored)
+    return pa.table(for_each_column(stored, as_stored, subject), schema=stored)
 
 
 def _refuse_unknown_names(

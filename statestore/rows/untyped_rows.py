@@ -7,7 +7,8 @@ each value stays equal. Otherwise they get the type of their values, if that is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +21,9 @@ from statestore.format.schema import DataType, Schema, same_type, widens
 from statestore.format.state import KeyedState
 from statestore.rows.change_rows import width_of
 from statestore.rows.column_types import (
-    ColumnErrors,
     arrow_schema,
     arrow_type,
+    for_each_column,
     schema_of_arrow,
     uuid_columns,
     with_uuids,
@@ -191,14 +192,14 @@ def table_like(
         SchemaMismatchError: For values that fit neither the stored type nor a wider one.
         InvalidArgumentError: For values of a new column without a common type.
     """
-    names, errors = column_names(rows, subject), ColumnErrors(subject)
-    columns: dict[str, pa.Array] = {}
-    for name in names:
+
+    def like_stored(name: str) -> pa.Array:
         values = [row.get(name) for row in rows]
-        with errors.collected():
-            columns[name] = _column_like(values, name, stored, fixed, subject)
-    _raise_mismatch(errors)
-    return pa.table(columns)
+        return _column_like(values, name, stored, fixed, subject)
+
+    names = column_names(rows, subject)
+    with mismatch_of_values():
+        return pa.table(for_each_column(names, like_stored, subject), names=names)
 
 
 def frame_like(frame: Any, stored: Schema, fixed: Collection[str], *, subject: str) -> pa.Table:
@@ -221,19 +222,21 @@ def frame_like(frame: Any, stored: Schema, fixed: Collection[str], *, subject: s
         SchemaMismatchError: For values that fit neither the stored type nor a wider one.
         InvalidArgumentError: For an index or column names that :func:`table_of_pandas` refuses.
     """
-    errors = ColumnErrors(subject)
-    columns, names = [], []
-    for name, series in frame_columns(frame, subject):
-        names.append(name)
-        with errors.collected():
-            columns.append(_series_like(series, name, stored, fixed, subject))
-    _raise_mismatch(errors)
-    return pa.Table.from_arrays(columns, names=names)
+    named = frame_columns(frame, subject)
+    with mismatch_of_values():
+        columns = for_each_column(
+            named,
+            lambda column: _series_like(column[1], column[0], stored, fixed, subject),
+            subject,
+        )
+    return pa.Table.from_arrays(columns, names=[name for name, _ in named])
 
 
-def _raise_mismatch(errors: ColumnErrors) -> None:
+@contextmanager
+def mismatch_of_values() -> Iterator[None]:
+    """Convert the error of a block for values that do not fit to a SchemaMismatchError."""
     try:
-        errors.raise_all()
+        yield
     except InvalidArgumentError as error:
         raise SchemaMismatchError(str(error)) from error
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
 from statestore.keys.arrow_types import arrow_type_text, is_text
-from statestore.rows.column_types import ColumnErrors
+from statestore.rows.column_types import for_each_column
 from statestore.rows.lossless_cast import brief_text
 
 _REASONS = {
@@ -50,11 +50,11 @@ def refuse_invalid_values(
         parts = (f"{name}={_value_text(rows.column(name).slice(row, 1))}" for name in key)
         return f"the row with {', '.join(parts)}" if key else f"row {first_row + row}"
 
-    errors = ColumnErrors(subject)
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        with errors.collected():
-            refuse_invalid_column(column, name=name, subject=subject, place=place)
-    errors.raise_all()
+    for_each_column(
+        zip(rows.schema.names, rows.columns, strict=True),
+        lambda named: refuse_invalid_column(named[1], name=named[0], subject=subject, place=place),
+        subject,
+    )
 
 
 def refuse_invalid_column(

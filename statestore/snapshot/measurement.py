@@ -137,10 +137,9 @@ class Measuring:
 
     def committed(self, manifest: Manifest) -> CheckpointMetrics:
         """Notify the listeners that the checkpoint is visible; return its complete metrics."""
-        so_far = self.metrics()
-        metrics = manifest.metrics or so_far
-        phases = replace(metrics.phases, put_ms=so_far.phases.put_ms)
-        metrics = replace(metrics, phases=phases)
+        assert manifest.metrics is not None, "its own metrics are those before the put"
+        phases = replace(manifest.metrics.phases, put_ms=_ms(self._phases["put"]))
+        metrics = replace(manifest.metrics, phases=phases)
         self._is_reported = True
         self._listeners.committed(manifest, metrics)
         return metrics

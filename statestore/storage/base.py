@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple, Protocol, Self, runtime_checkable
 
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.format.names import is_inside
+from statestore.format.names import ASTRAY
 
 
 class Listed(NamedTuple):
@@ -161,7 +161,7 @@ def check_inside(name: str) -> str:
 
     ``..``, an absolute path and a drive letter are examples of such names.
     """
-    if not is_inside(name):
+    if ASTRAY.search(name):
         raise InvalidArgumentError(
             f"{name!r} is not a valid file name in a store: it must have parts between "
             "slashes, none of them empty, '.' or '..', no backslash, no NUL, and no drive"

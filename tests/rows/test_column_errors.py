@@ -10,7 +10,7 @@ import pytest
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.schema import Field, Schema
-from statestore.rows.column_types import ColumnErrors
+from statestore.rows.column_types import for_each_column
 from statestore.rows.fit_columns import fit_table
 from statestore.rows.pandas_rows import pandas_as_stored, table_of_pandas
 from statestore.rows.python_values import table_of_dicts
@@ -18,24 +18,22 @@ from statestore.rows.python_values import table_of_dicts
 SCHEMA = Schema((Field("a", "long"), Field("b", "string"), Field("c", "long")))
 
 
-def collect(errors: ColumnErrors, error: Exception) -> None:
-    with errors.collected():
+def refuse(error: Exception | None) -> None:
+    if error is not None:
         raise error
 
 
-def test_no_error_and_one_error_are_raised_as_they_are() -> None:
-    errors = ColumnErrors("the rows")
-    errors.raise_all()
+def test_one_error_is_raised_as_it_is() -> None:
     only = InvalidArgumentError("only")
-    collect(errors, only)
     with pytest.raises(InvalidArgumentError) as raised:
-        errors.raise_all()
+        for_each_column([None, only, None], refuse, "the rows")
     assert raised.value is only
 
 
 def test_errors_of_other_kinds_are_not_collected() -> None:
+    errors = [SchemaMismatchError("not of one column"), InvalidArgumentError("of one column")]
     with pytest.raises(SchemaMismatchError):
-        collect(ColumnErrors("the rows"), SchemaMismatchError("not of one column"))
+        for_each_column(errors, refuse, "the rows")
 
 
 @pytest.mark.parametrize(
