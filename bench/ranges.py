@@ -38,7 +38,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     heaviest = Counter(table.column("user").to_pylist()).most_common(1)[0][1]
     found = [_figure("rows of the hottest user", float(heaviest), "rows")]
     for parallelism in PARALLELISMS:
-        (skew,) = store.inspect.balance(parallelism=parallelism)
+        (skew,) = store.inspect.balance(store.plan(parallelism=parallelism))
         even, balanced = float(max(skew.even)), float(max(skew.balanced))
         restored = store.restore(parallelism=parallelism, balance="bytes")
         assert restored.ranges == {UID: skew.ranges}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import CheckpointRef
@@ -20,8 +20,8 @@ from statestore.restore.key_group_weights import Weight
 from statestore.restore.key_states import KeyHistory, KeyStates, key_history
 from statestore.restore.outer_join import join_checkpoints
 from statestore.restore.placement import LOCALITY, OperatorPlacement, place_operators
+from statestore.restore.plan import RestorePlan
 from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, RangeSkew, SkewReport, skews_of
-from statestore.restore.target import RestoreTarget, plan, plan_target
 from statestore.rows.dataframes import RowStream
 
 
@@ -204,27 +204,23 @@ class StoreInspection(HasContext):
         )
 
     def balance(
-        self,
-        *,
-        parallelism: int | None = None,
-        by: Weight | str = Weight.BYTES,
-        checkpoint: CheckpointRef = "latest",
+        self, plan: RestorePlan, *, by: Weight | str = Weight.BYTES
     ) -> tuple[RangeSkew, ...]:
-        """Return the bytes or rows of each subtask, per operator with keyed state.
+        """Return the bytes or rows of each subtask of a plan, per operator with keyed state.
 
-        Both Flink's even ranges and the ranges of ``restore(balance=…)`` are covered. Raises the
-        errors of :meth:`StateStore.plan`.
+        Both Flink's even ranges and the ranges of ``restore(balance=…)`` are covered.
 
         Args:
-            parallelism: as in :meth:`StateStore.restore`.
+            plan: a plan of :meth:`StateStore.plan`.
             by: the weight, ``bytes`` or ``rows``.
-            checkpoint: as in :meth:`StateStore.restore`.
 
         Returns:
             The two distributions of each operator.
+
+        Raises:
+            CheckpointNotFoundError: if the checkpoint was collected since it was planned.
         """
-        manifest = self.parts.checkpoint(checkpoint).manifest
-        plan = plan_target(manifest, RestoreTarget(parallelism=parallelism))
+        manifest = self.parts.catalog().load_header(plan.checkpoint_id)
         return skews_of(manifest, plan, Weight(by))
 
     def compare(
@@ -273,12 +269,10 @@ class StoreInspection(HasContext):
 
     def placement(
         self,
+        plan: RestorePlan,
         hosts: Mapping[str, int],
         *,
         strategy: str = LOCALITY,
-        parallelism: int | Literal["auto"] | None = None,
-        checkpoint: CheckpointRef = "latest",
-        bytes_per_task: int | None = None,
         graph: JobGraph | None = None,
     ) -> tuple[OperatorPlacement, ...]:
         """Return, per operator, the host on which each subtask finds its state.
@@ -288,22 +282,19 @@ class StoreInspection(HasContext):
         cache.
 
         Args:
+            plan: a plan of :meth:`StateStore.plan`, at the stored max parallelism.
             hosts: the slots of each host.
             strategy: ``locality`` (Flink's adaptive scheduler), ``default``, ``evenly``,
                 ``previous-default`` or ``previous-evenly`` (its default scheduler).
-            parallelism: as in :meth:`StateStore.plan`.
-            checkpoint: as in :meth:`StateStore.plan`.
-            bytes_per_task: as in :meth:`StateStore.plan`.
-            graph: as in :meth:`StateStore.plan`.
+            graph: the job graph of the plan.
 
         Returns:
             The placement of each operator.
 
         Raises:
-            InvalidArgumentError: for too few slots or an unknown strategy.
-            StateStoreError: the errors of :meth:`StateStore.plan`.
+            InvalidArgumentError: for too few slots, an unknown strategy, or a plan at another max
+                parallelism.
+            CheckpointNotFoundError: if the checkpoint was collected since it was planned.
         """
-        manifest = self.parts.checkpoint(checkpoint).manifest
-        target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
-        operators = plan(manifest, target).operators
-        return place_operators(manifest, operators, hosts, strategy, graph)
+        manifest = self.parts.catalog().load_header(plan.checkpoint_id)
+        return place_operators(manifest, plan.operators, hosts, strategy, graph)

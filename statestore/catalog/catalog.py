@@ -458,11 +458,13 @@ class Catalog:
         )
 
     def _ids(self) -> tuple[set[int], set[int]]:
-        ids = [checkpoint_id_of(name) for name in self.storage.list(CHECKPOINTS)]
-        pairs = [pair for pair in ids if pair is not None]
-        found = ({i for i, dead in pairs if not dead}, {i for i, dead in pairs if dead})
-        self.seen.see(self.store_id, max(found[0] | found[1], default=0))
-        return found
+        manifests: set[int] = set()
+        tombstones: set[int] = set()
+        for name in self.storage.list(CHECKPOINTS):
+            if (found := checkpoint_id_of(name)) is not None:
+                (tombstones if found[1] else manifests).add(found[0])
+        self.seen.see(self.store_id, max(manifests | tombstones, default=0))
+        return manifests, tombstones
 
     def _grown_ids(self) -> tuple[set[int], set[int], int]:
         """Return the ids for a writer, and the greatest one, which never decreases (I6)."""

@@ -462,8 +462,8 @@ def totals_of(handles: Sequence[Handle]) -> Totals:
         return handles.file_list.totals
     return Totals(
         len(handles),
-        sum(handle.rows for handle in handles),
-        sum(handle.size_bytes for handle in handles),
+        sum([handle.rows for handle in handles]),
+        sum([handle.size_bytes for handle in handles]),
         combine([handle.digest for handle in handles]),
     )
 

@@ -389,10 +389,10 @@ class Manifest:
             return self.metrics.took_ms
         return max(0, self.created_at_ms - self.started_at_ms)
 
-    @property
-    def parts(self) -> Iterator[Entry]:
+    @cached_property
+    def parts(self) -> tuple[Entry, ...]:
         """The entries with files of all states: bases and layers of changes."""
-        return (part for entry in self.entries for part in entry.parts)
+        return tuple([part for entry in self.entries for part in entry.parts])
 
     def __repr__(self) -> str:
         return f"Manifest({self._summary()})"

@@ -7,7 +7,7 @@ without ``put_ms``, and listeners get them with it. Durations are measured with 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol
 
 from msgspec import Struct, field, structs
@@ -40,7 +40,7 @@ def amount_of(handles: Iterable[_File]) -> Amount:
     """Return the total amount in some data files."""
     files = tuple(handles)
     return Amount(
-        sum(file.rows for file in files), sum(file.size_bytes for file in files), len(files)
+        sum([file.rows for file in files]), sum([file.size_bytes for file in files]), len(files)
     )
 
 
@@ -68,10 +68,8 @@ class PhaseTimes:
 
     def items(self) -> tuple[tuple[str, int], ...]:
         """Return the name (``begin``) and milliseconds of each measured phase, in order."""
-        known = (
-            (field.name.removesuffix("_ms"), getattr(self, field.name)) for field in fields(self)
-        )
-        return tuple((name, spent) for name, spent in known if spent is not None)
+        known = [(name.removesuffix("_ms"), spent) for name, spent in vars(self).items()]
+        return tuple([(name, spent) for name, spent in known if spent is not None])
 
     @property
     def slowest(self) -> tuple[str, int]:

@@ -376,10 +376,11 @@ def changed_columns(
     if problems:
         raise change.refusal(", and ".join(problems))
     kept = [field.name for field in fields]
-    added = tuple(field for field in now.fields if field.name not in kept)
+    added = tuple([field for field in now.fields if field.name not in kept])
     gone = [field for field in stored.fields if names.get(field.name, field.name) not in kept]
     change.refuse_guess([field for field in gone if field.name not in dropped], added)
-    return Schema((*fields, *added))
+    columns = (*fields, *added)
+    return stored if columns == stored.fields else Schema(columns)
 
 
 class _Change:

@@ -140,14 +140,14 @@ class Draft:
         """
         self._origin |= members
         if self.writer is not None:
-            self.writer.record_origin(self._origin)
+            self.writer.collected.record(origin=dict(self._origin))
 
     def leave_out(self, records: Iterable[LeftOutState]) -> None:
         """Record state of the source that the new checkpoint lacks (I16)."""
         records = tuple(records)
         self._left_out += records
         if self.writer is not None:
-            self.writer.record_left_out(records)
+            self.writer.collected.record(left_out=records)
 
     def carry_rest(self) -> None:
         """Add the source's states that the draft does not have yet, with their files."""

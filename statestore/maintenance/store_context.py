@@ -144,12 +144,8 @@ class HasContext:
 
     def __init__(self, parts: StoreContext) -> None:
         """Use ``StateStore.open``."""
-        self._parts = parts
-
-    @property
-    def parts(self) -> StoreContext:
+        self.parts = parts
         """The shared parts that commands on the store use."""
-        return self._parts
 
 
 def _now_ms() -> int:

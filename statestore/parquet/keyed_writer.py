@@ -63,14 +63,15 @@ class CheckpointFiles(UncommittedFiles):
         super().__init__(storage)
         self.checkpoint_id, self.options = checkpoint_id, options
 
-    def target(self, entry: KeyedEntry) -> KeyedTarget:
-        """Return the target for additional files of a stored state."""
+    def target(self, entry: KeyedEntry, *, co_located: bool = False) -> KeyedTarget:
+        """Return the target for files of a state."""
         return KeyedTarget(
             self.storage,
             entry.table.path,
             self.checkpoint_id,
             entry.state,
             self.options,
+            co_located=co_located,
             logged=entry.table.format == "delta",
         )
 

@@ -111,6 +111,15 @@ def place_operators(
             raise InvalidArgumentError(
                 f"host {host!r} offers {slots!r} slots; it must be 1 or more"
             )
+    for plan in operators:
+        for keyed in plan.keyed:
+            stored = keyed.entry.state.max_parallelism
+            if plan.assignment is not None and plan.assignment.max_parallelism != stored:
+                raise InvalidArgumentError(
+                    f"operator {plan.operator!r} is planned with max parallelism "
+                    f"{plan.assignment.max_parallelism}, but its files have the key groups of max "
+                    f"parallelism {stored}; plan without max_parallelism"
+                )
     offered = [host for host, slots in hosts.items() for _ in range(slots)]
     known = graph or manifest.graph
     nodes = {label_of(node): node for node in known.nodes} if known else {}

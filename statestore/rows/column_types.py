@@ -46,8 +46,8 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 def arrow_type(data_type: DataType) -> pa.DataType:
     """Return the Arrow type of a stored type; timestamps are in microseconds, zoned ones in UTC."""
     if isinstance(data_type, str):
-        parts = decimal_parts(data_type)
-        return pa.decimal128(*parts) if parts else SIMPLE_TYPES[data_type]
+        simple = SIMPLE_TYPES.get(data_type)
+        return simple or pa.decimal128(*(decimal_parts(data_type) or ()))
     match data_type["type"]:
         case "struct":
             fields = [(f["name"], arrow_type(f["type"])) for f in data_type["fields"]]

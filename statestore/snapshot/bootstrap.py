@@ -134,7 +134,7 @@ def bootstrap(
         graph=operators.graph,
         ranges=None if base is None else base.newest.ranges,
     ) as checkpoint:
-        checkpoint.record_command("bootstrap")
+        checkpoint.collected.record(command="bootstrap")
         # Another writer may have added the state since the newest checkpoint was read.
         if (operator, state) in checkpoint.left_out() and not replaces:
             raise _stored_error(plan.state, store)

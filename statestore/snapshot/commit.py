@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 from statestore.errors import (
     CommitConflictError,
@@ -37,7 +36,6 @@ from statestore.format.manifest import (
     name_of,
     with_batch,
 )
-from statestore.format.manifest_json import manifest_to_json
 from statestore.format.names import data_file_id, folder_of
 from statestore.format.state import KeyedState
 from statestore.keys.ranges import RangeAssignment
@@ -51,20 +49,6 @@ _log = logging.getLogger(__name__)
 
 _PUBLISHERS = 4
 _PUBLISH_TRIES = 8
-
-
-def record(pending: PendingCheckpoint, **members: Any) -> None:
-    """Set attributes of a checkpoint that its manifest will have.
-
-    Raises InvalidArgumentError if no reader could read them.
-    """
-    before = {name: getattr(pending, name) for name in members}
-    vars(pending).update(members)
-    try:
-        manifest_to_json(replace(_outline(pending), graph=None))  # checked at the beginning
-    except BaseException:
-        vars(pending).update(before)
-        raise
 
 
 def commit(pending: PendingCheckpoint) -> None:
@@ -191,23 +175,6 @@ def _with_less_backlog(
     return entry
 
 
-def _outline(pending: PendingCheckpoint) -> Manifest:
-    """Return the manifest without its states, times and batches."""
-    return Manifest(
-        store_id=pending.catalog.store_id,
-        checkpoint_id=pending.checkpoint_id,
-        parallelism=pending.operators.parallelism,
-        started_at_ms=pending.started_at_ms,
-        created_at_ms=pending.started_at_ms,
-        writer=replace(pending.writer, command=pending.command),
-        keyed=(),
-        operator=(),
-        graph=pending.operators.graph,
-        origin=pending.origin,
-        left_out=pending.left_out,
-    )
-
-
 def _manifest(pending: PendingCheckpoint) -> Manifest:
     """Check the files and publish the tables; return the manifest without its metrics."""
     entries, replaced = pending.entries, pending.replaced
@@ -216,23 +183,23 @@ def _manifest(pending: PendingCheckpoint) -> Manifest:
         # published.
         logged = [entry for entry in entries if entry.table.format == "delta"]
         read_all([entry.handles for entry in logged if len(entry.parts) == 1])
-        check_sizes(pending.catalog.storage, entries, exclude=_kept_files(pending))
+        check_sizes(pending.catalog.storage, entries, exclude=_kept_files(pending, entries))
     with pending.measuring.phase("publish"):
         left_out = _left_out(pending)
-        published = _with_lists(pending, _publish(pending, left_out))
+        published = _with_lists(pending, _publish(pending, entries, left_out))
     return replace(
-        _outline(pending),
+        pending.outline(),
         started_at_ms=replaced.started_at_ms if replaced else pending.started_at_ms,
         created_at_ms=replaced.created_at_ms if replaced else time.time_ns() // 1_000_000,
         keyed=tuple(entry for entry in published if isinstance(entry, KeyedEntry)),
         operator=tuple(entry for entry in published if isinstance(entry, OperatorEntry)),
-        ranges=_ranges(pending),
+        ranges=_ranges(pending, entries),
         left_out=left_out,
         batches=with_batch(_inherited_batches(pending), pending.batch, pending.checkpoint_id),
     )
 
 
-def _kept_files(pending: PendingCheckpoint) -> frozenset[str]:
+def _kept_files(pending: PendingCheckpoint, entries: Sequence[Entry]) -> frozenset[str]:
     """Return the names of the previous checkpoint's files, relative to the store.
 
     None of these has been collected. The result is empty if that checkpoint has expired. If a state
@@ -242,7 +209,7 @@ def _kept_files(pending: PendingCheckpoint) -> frozenset[str]:
     if before is None or pending.catalog.is_expired(before.checkpoint_id):
         return frozenset()
     known = {name for part in before.parts if (name := list_of(part.handles))}
-    parts = [part for entry in pending.entries for part in entry.parts]
+    parts = [part for entry in entries for part in entry.parts]
     tables = {
         part.table.path
         for part in parts
@@ -301,12 +268,12 @@ def _inherited(pending: PendingCheckpoint, base: Manifest) -> tuple[LeftOutState
     )
 
 
-def _ranges(pending: PendingCheckpoint) -> Mapping[str, RangeAssignment]:
+def _ranges(pending: PendingCheckpoint, entries: Sequence[Entry]) -> Mapping[str, RangeAssignment]:
     """Return the ranges that differ from Flink's.
 
     Raises ParallelismError unless they fit their states.
     """
-    for entry in pending.entries:
+    for entry in entries:
         own = pending.ranges.get(entry.state.uid)
         if own is None or not isinstance(entry, KeyedEntry):
             continue
@@ -321,7 +288,9 @@ def _ranges(pending: PendingCheckpoint) -> Mapping[str, RangeAssignment]:
     return pending.ranges
 
 
-def _publish(pending: PendingCheckpoint, left_out: Sequence[LeftOutState]) -> list[Entry]:
+def _publish(
+    pending: PendingCheckpoint, entries: Sequence[Entry], left_out: Sequence[LeftOutState]
+) -> list[Entry]:
     """Publish the tables of all states without changes; return all states with their tables.
 
     A Delta log has no entries for changes. Publishing is mostly waiting, so it runs in threads.
@@ -330,7 +299,6 @@ def _publish(pending: PendingCheckpoint, left_out: Sequence[LeftOutState]) -> li
     def is_logged(entry: Entry) -> bool:
         return not (isinstance(entry, KeyedEntry) and entry.layers)
 
-    entries = pending.entries
     pending.published = frozenset(
         entry.table.path for entry in entries if entry.table.format == "delta" and is_logged(entry)
     )

@@ -18,7 +18,7 @@ import itertools
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +38,7 @@ from statestore.format.manifest import (
     Writer,
     name_of,
 )
+from statestore.format.manifest_json import manifest_to_json
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import (
     file_list_path,
@@ -50,7 +51,7 @@ from statestore.format.state import KeyedState, OperatorState
 from statestore.jobgraph.operators import Operators
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment, RangeAssignment
-from statestore.parquet.keyed_writer import CheckpointFiles, KeyedTarget
+from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.writer import ParquetOptions, UncommittedFiles
 from statestore.snapshot.background_compaction import BackgroundCompaction
 from statestore.snapshot.measurement import Measuring
@@ -391,7 +392,7 @@ class PendingCheckpoint:
     @property
     def entries(self) -> tuple[Entry, ...]:
         """All states, with the files known so far."""
-        awaited = (awaited.entry for awaited in self.awaited.values())
+        awaited = [awaited.entry for awaited in self.awaited.values()]
         return (*self.written, *awaited, *self.carried)
 
     @property
@@ -446,19 +447,6 @@ class PendingCheckpoint:
             return assignment
         return KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
 
-    def target_of(self, state: KeyedState, *, co_located: bool) -> KeyedTarget:
-        """Return the location and options for writing the state."""
-        folder = keyed_table(state.uid, state.name)
-        return KeyedTarget(
-            self.catalog.storage,
-            folder,
-            self.checkpoint_id,
-            state,
-            self.parquet,
-            co_located=co_located,
-            logged=self.table.format == "delta",
-        )
-
     def expect(self, declared: PendingSubtasks) -> None:
         """Add a state that its subtasks will write."""
         self.awaited[name_of(declared.entry)] = declared
@@ -489,6 +477,41 @@ class PendingCheckpoint:
         name = file_list_path(self.checkpoint_id, self.writer.token, next(self._list_numbers))
         self.new_lists.names.append(name)
         return name
+
+    def outline(self) -> Manifest:
+        """Return the manifest without its states, times and batches."""
+        return Manifest(
+            store_id=self.catalog.store_id,
+            checkpoint_id=self.checkpoint_id,
+            parallelism=self.operators.parallelism,
+            started_at_ms=self.started_at_ms,
+            created_at_ms=self.started_at_ms,
+            writer=replace(self.writer, command=self.command),
+            keyed=(),
+            operator=(),
+            graph=self.operators.graph,
+            origin=self.origin,
+            left_out=self.left_out,
+        )
+
+    def record(self, *, left_out: Iterable[LeftOutState] = (), **members: Any) -> None:
+        """Set attributes of this checkpoint that its manifest will have.
+
+        Args:
+            left_out: state of the source that it lacks, in addition to earlier records.
+            **members: other attributes, such as ``origin`` and ``command``.
+
+        Raises:
+            InvalidArgumentError: for values that would not be read back equal.
+        """
+        members["left_out"] = (*self.left_out, *left_out)
+        before = {name: getattr(self, name) for name in members}
+        vars(self).update(members)
+        try:
+            manifest_to_json(replace(self.outline(), graph=None))  # checked at the beginning
+        except BaseException:
+            vars(self).update(before)
+            raise
 
     def carry(self, entry: Entry, new: Collection[str] = (), *, compacted: bool = False) -> None:
         """Add a state of another checkpoint of this store, with its files.

@@ -66,9 +66,9 @@ def write_rows(
     pending: PendingCheckpoint, rows: Rows, state: KeyedState, *, co_located: bool = False
 ) -> KeyedEntry:
     """Write all rows of a keyed state, and return it."""
-    target, owners = pending.target_of(state, co_located=co_located), pending.owners_of(state)
-    handles = rows.write(owners, target)
-    written = replace(pending.entry_of(state), handles=handles)
+    entry = pending.entry_of(state)
+    target = pending.new_files.target(entry, co_located=co_located)
+    written = replace(entry, handles=rows.write(pending.owners_of(state), target))
     pending.add_written(written)
     return written
 
@@ -83,8 +83,9 @@ def declare(pending: PendingCheckpoint, spec: StateSpec, schema: Any) -> KeyedWr
     refuse_repeated_names(schema.names, str(spec))
     ttl = spec.kept_ttl(stored.state)
     state = _checked_state(pending, spec, ArrowRows(schema, iter(())), ttl, stored)
-    target, owners = pending.target_of(state, co_located=spec.co_located), pending.owners_of(state)
-    writer = KeyedWriter(pending.id, pending.entry_of(state), owners, target)
+    entry = pending.entry_of(state)
+    target = pending.new_files.target(entry, co_located=spec.co_located)
+    writer = KeyedWriter(pending.id, entry, pending.owners_of(state), target)
     pending.expect(PendingSubtasks(writer, target.storage))
     pending.measuring.declared(state.uid, state.name)
     return writer

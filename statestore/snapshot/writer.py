@@ -13,7 +13,7 @@ not even computed. All other calls work, and have no effect.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
@@ -21,13 +21,12 @@ from typing import Any, NoReturn, Self, Unpack
 from statestore.arguments import checked_methods
 from statestore.engines.given_rows import is_schema
 from statestore.errors import InvalidArgumentError
-from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.format.metrics import CheckpointMetrics
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.restore.plan import owners_of
 from statestore.snapshot.carry import carry, left_out
-from statestore.snapshot.commit import abandon, commit, record
+from statestore.snapshot.commit import abandon, commit
 from statestore.snapshot.pending_checkpoint import LATEST, NOT_ENTERED, USED, PendingCheckpoint
 from statestore.snapshot.state_spec import Changes, StateOptions, StateSpec
 from statestore.snapshot.state_writer import (
@@ -437,44 +436,6 @@ class CheckpointWriter:
             Operator uid and name of each state.
         """
         return () if self._stored is not None else left_out(self._pending, naming)
-
-    def record_origin(self, origin: Mapping[str, Any]) -> None:
-        """Record which checkpoint this one was derived from, and how.
-
-        Args:
-            origin: for the manifest, with the ``command`` and the number of the earlier
-                ``checkpoint``. Each value must have a type of JSON. Tuples, sets and numbers
-                beyond 64 bits are refused.
-
-        Raises:
-            InvalidArgumentError: for an origin that would not be read back equal.
-        """
-        record(self._pending, origin=dict(origin))
-
-    def record_command(self, command: str) -> None:
-        """Record that a command took this checkpoint, with state from outside of the store.
-
-        Args:
-            command: its name, such as ``"bootstrap"``.
-
-        Raises:
-            InvalidArgumentError: for a name with an unpaired surrogate.
-        """
-        record(self._pending, command=command)
-
-    def record_left_out(self, records: Iterable[LeftOutState], *, inherit: bool = True) -> None:
-        """Record state of the source that this checkpoint does not have (I16).
-
-        Args:
-            records: the missing state and the reasons.
-            inherit: whether the records of the previous checkpoint still apply. A command that
-                replaces all state of its source passes False.
-
-        Raises:
-            InvalidArgumentError: for a record that could not be read back.
-        """
-        known = self._pending.left_out
-        record(self._pending, left_out=(*known, *records), inherits_left_out=inherit)
 
     def abandon(self) -> None:
         """Abandon the checkpoint before anything was written.

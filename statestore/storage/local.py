@@ -98,15 +98,15 @@ class LocalStorage:
 
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all files below a folder, without temporary files."""
-        with report_os_errors("list", self._folder(folder)):
-            names = self._walk(folder)
-            return tuple(sorted(name for name in names if not _base_name(name).startswith(".")))
+        with report_os_errors("list", path := self._folder(folder)):
+            names = [*self._walk(path)]
+            return tuple(sorted([n for n in names if not n.rpartition("/")[2].startswith(".")]))
 
     def listed(self, folder: str) -> tuple[Listed, ...]:
         """Return all files below a folder, including temporary files."""
-        with report_os_errors("list", self._folder(folder)):
+        with report_os_errors("list", path := self._folder(folder)):
             files = []
-            for name in self._walk(folder):
+            for name in self._walk(path):
                 try:
                     status = os.lstat(self._root / name)
                 except FileNotFoundError:
@@ -218,9 +218,9 @@ class LocalStorage:
             return
         sync_parents(folder)
 
-    def _walk(self, folder: str) -> Iterator[str]:
+    def _walk(self, folder: Path) -> Iterator[str]:
         # Unlike a glob, this walk distinguishes an unreadable folder from an empty one.
-        folders = [self._folder(folder)]
+        folders = [folder]
         while folders:
             parent = folders.pop()
             below = parent.relative_to(self._root).as_posix()
@@ -288,10 +288,6 @@ def _open_regular(path: Path) -> BinaryIO:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise StorageError(f"{path} is not a regular file but a FIFO, a socket or a device; delete it")
-
-
-def _base_name(name: str) -> str:
-    return name.rpartition("/")[2]
 
 
 class _LocalFile:

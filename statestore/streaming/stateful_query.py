@@ -379,7 +379,7 @@ class StatefulQuery:
                 entry = checkpoint.write_keyed(self.operator, name, rows, **options)
                 refuse_other_form(entry.state, state)
             # Rows in another form do not restore rows that were missing before.
-            checkpoint.record_left_out(restored.manifest.left_out)
+            checkpoint.collected.record(left_out=restored.manifest.left_out)
             self._put(step.progress, checkpoint)
             checkpoint.carry_rest()
         self._after(checkpoint.manifest)

@@ -90,7 +90,7 @@ def _plan_facts(
             for one in flows_of(manifest, plan, _DRAWN)
         ],
         "operators": [(operator, operator.subtasks[:_SUBTASKS]) for operator in plan.operators],
-        "uneven": store.inspect.balance(parallelism=wanted, checkpoint=checkpoint),
+        "uneven": store.inspect.balance(plan),
         "dealt": list(_dealt_elements(manifest, wanted)),
     }
 

@@ -49,7 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         checkpoint.write_keyed("totals", "others", rows, key="k", max_parallelism=8)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_changes("totals", "sums", [{"k": "u1", "n": 2}])
-        checkpoint.record_left_out([KINDS, LOST])
+        checkpoint.collected.record(left_out=[KINDS, LOST])
         checkpoint.carry_rest()
     return folder
 
@@ -223,7 +223,7 @@ def test_the_plan_of_a_batch_repeats_the_missing_state_from_a_table_description(
 ) -> None:
     """It needs no store, because the Delta log of the table contains the description."""
     with partial.snapshot(parallelism=2) as checkpoint:
-        checkpoint.record_left_out([LOST])
+        checkpoint.collected.record(left_out=[LOST])
         checkpoint.write_keyed("totals", "sums", [{"k": "u9", "n": 1}], key="k", max_parallelism=8)
         checkpoint.carry_rest()
     sums, others = (f"{partial.url}/operators/totals/keyed/{name}" for name in ("sums", "others"))

@@ -178,10 +178,10 @@ def test_a_committed_checkpoint_can_be_restored_and_collected(
         with store.snapshot(parallelism=1, **arguments) as checkpoint:
             before = file_bytes(folder)
             if origin is not None:
-                checkpoint.record_origin(origin)
+                checkpoint.collected.record(origin=origin)
             if command is not None:
-                checkpoint.record_command(command)
-            checkpoint.record_left_out(records)
+                checkpoint.collected.record(command=command)
+            checkpoint.collected.record(left_out=records)
             checkpoint.write_keyed("o", "s", [{"k": 2}], key="k")
     except StateStoreError:
         assert file_bytes(folder) == before
@@ -223,7 +223,7 @@ def test_an_origin_is_refused_where_it_is_passed(
     store = StateStore.open(str(tmp_path / "store"))
     with store.snapshot(parallelism=1) as checkpoint:
         with pytest.raises(InvalidArgumentError, match=message):
-            checkpoint.record_origin(origin)
+            checkpoint.collected.record(origin=origin)
         checkpoint.write_keyed("o", "s", [{"k": 2}], key="k")
     assert store.checkpoint().manifest.origin is None
 
@@ -238,7 +238,7 @@ def test_a_deep_origin_is_refused(taken: Path, tmp_path: Path) -> None:
             pytest.raises(InvalidArgumentError),
             StateStore.open(str(tmp_path / "store")).snapshot(parallelism=1) as checkpoint,
         ):
-            checkpoint.record_origin({"command": "mine", "checkpoint": 1, "v": deep})
+            checkpoint.collected.record(origin={"command": "mine", "checkpoint": 1, "v": deep})
 
 
 def test_a_pin_without_a_readable_holder_is_refused(taken: Path, tmp_path: Path) -> None:

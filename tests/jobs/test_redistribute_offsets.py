@@ -77,7 +77,7 @@ def test_a_partial_state_is_named(store: StateStore, run_job: RunJob) -> None:
         for uid in ("orders-source", "sums")
     )
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.record_left_out([replace(lost, state="offsets"), other])
+        checkpoint.collected.record(left_out=[replace(lost, state="offsets"), other])
         checkpoint.carry_rest()
     done = run_job(job, SETTINGS)
     assert done.out.splitlines()[-1] == "left out  orders-source/offsets (damaged)"

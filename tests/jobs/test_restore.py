@@ -239,7 +239,7 @@ def test_missing_state_of_the_checkpoint_is_reported(
     )
     other = LeftOutState(operator="other", state=None, reason="not read", command="flink import")
     with store.snapshot(parallelism=4) as checkpoint:
-        checkpoint.record_left_out([lost, other])
+        checkpoint.collected.record(left_out=[lost, other])
         checkpoint.carry_rest()
     done = run_job(job, SETTINGS + KEYED)
     assert done.code == 0

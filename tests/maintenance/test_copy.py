@@ -25,7 +25,7 @@ from statestore.errors import (
 )
 from statestore.format.manifest import Manifest
 from statestore.format.names import tombstone_path
-from statestore.snapshot.writer import CheckpointWriter
+from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, over, steps, take, whole, with_every_call
@@ -156,12 +156,12 @@ def test_a_copy_of_an_older_release_is_recognized_by_its_time(
 ) -> None:
     """That release did not record the writer."""
     target = opened(tmp_path / "target")
-    real = CheckpointWriter.record_origin
+    real = PendingCheckpoint.record
 
-    def said(writer: CheckpointWriter, origin: dict[str, Any]) -> None:
-        real(writer, {name: value for name, value in origin.items() if name != "writer"})
+    def said(pending: PendingCheckpoint, origin: dict[str, Any]) -> None:
+        real(pending, origin={name: value for name, value in origin.items() if name != "writer"})
 
-    monkeypatch.setattr(CheckpointWriter, "record_origin", said)
+    monkeypatch.setattr(PendingCheckpoint, "record", said)
     first = source.maintenance.copy(2, target)
     assert "writer" not in (target.checkpoint().manifest.origin or {})
     assert (

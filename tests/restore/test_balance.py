@@ -71,18 +71,18 @@ def test_a_restore_uses_the_balanced_ranges(store: StateStore, parallelism: int)
     even = loads(store.restore(parallelism=parallelism))
     by_rows = store.restore(parallelism=parallelism, balance="rows")
     assert max(loads(by_rows)) <= max(even)
-    (skew,) = store.inspect.balance(parallelism=parallelism, by="rows")
+    (skew,) = store.inspect.balance(store.plan(parallelism=parallelism), by="rows")
     assert (list(skew.even), list(skew.balanced)) == (even, loads(by_rows))
     assert by_rows.ranges == {"u": skew.ranges}
     by_bytes = store.restore(parallelism=parallelism, balance="bytes")
     loads(by_bytes)
-    (skew,) = store.inspect.balance(parallelism=parallelism)
+    (skew,) = store.inspect.balance(store.plan(parallelism=parallelism))
     assert max(skew.balanced) <= max(skew.even)
     assert by_bytes.ranges == {"u": skew.ranges}
 
 
 def test_the_largest_subtask_becomes_smaller(store: StateStore) -> None:
-    (skew,) = store.inspect.balance(parallelism=4, by="rows")
+    (skew,) = store.inspect.balance(store.plan(parallelism=4), by="rows")
     assert skew.gain > 1.05
     assert skew.ratio(skew.even) > skew.ratio(skew.balanced) >= 1
 
@@ -246,8 +246,10 @@ def test_placement_uses_the_ranges_of_the_plan(tmp_path: Path) -> None:
     (host,) = {handle.host for handle in store.checkpoint().manifest.keyed[0].handles}
     sizes = [subtask.size_bytes for subtask in store.plan().operators[0].subtasks]
     for strategy in ("locality", "default"):
-        (placed,) = store.inspect.placement({host: 2}, strategy=strategy)
+        (placed,) = store.inspect.placement(store.plan(), {host: 2}, strategy=strategy)
         assert sorted(subtask.local_bytes for subtask in placed.subtasks) == sorted(sizes)
+    with pytest.raises(InvalidArgumentError, match=f"key groups of max parallelism {GROUPS}"):
+        store.inspect.placement(store.plan(max_parallelism=2 * GROUPS), {host: 2})
 
 
 def _n(row: Any) -> int:

@@ -354,7 +354,7 @@ def test_recorded_losses_follow_an_operator_to_its_new_uid(store: StateStore) ->
     )
     whole = LeftOutState(operator="c", state=None, reason="not read", command="flink import")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.record_left_out([lost, whole])
+        checkpoint.collected.record(left_out=[lost, whole])
         checkpoint.carry_rest()
     renamed = JobGraph.from_toml(
         "[job]\nparallelism = 2\n[[operator]]\nname = 'renamed'\nuid = 'b'\n"

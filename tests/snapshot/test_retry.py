@@ -77,9 +77,6 @@ CALLS: dict[str, Callable[[CheckpointWriter], Any]] = {
     "carry_rest": lambda writer: writer.carry_rest(),
     "drop": lambda writer: writer.drop("u", "none"),
     "left_out": lambda writer: writer.left_out(),
-    "record_origin": lambda writer: writer.record_origin({"command": "edit", "checkpoint": 2}),
-    "record_command": lambda writer: writer.record_command("test"),
-    "record_left_out": lambda writer: writer.record_left_out([]),
 }
 
 

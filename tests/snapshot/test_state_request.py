@@ -417,7 +417,6 @@ def test_an_invalid_parallelism_is_an_invalid_argument(store: StateStore, parall
         lambda: store.restore(parallelism=parallelism),
         lambda: store.restore(parallelism=parallelism, balance="rows"),
         lambda: store.inspect.compare([parallelism]),
-        lambda: store.inspect.placement({"a": 9}, parallelism=parallelism),
         lambda: Node("n", parallelism=parallelism),
     ):
         with pytest.raises(InvalidArgumentError) as caught:

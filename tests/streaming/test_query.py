@@ -426,7 +426,7 @@ def test_a_query_does_not_start_without_its_operators_state(
     record = LeftOutState(operator="totals", state=state, reason="not read", command="flink import")
     with world.store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_broadcast("sink", "rules", [{"id": 3}])
-        checkpoint.record_left_out([record])
+        checkpoint.collected.record(left_out=[record])
     batch = MicroBatch("q", 0)
     with pytest.raises(LeftOutStateError, match=r"the query would start without it: totals"):
         world.query().process(world.frame("a"), batch)
@@ -444,7 +444,7 @@ def test_lost_states_of_other_operators_do_not_stop_a_query(world: World) -> Non
     ]
     with world.store.snapshot(parallelism=2) as checkpoint:
         checkpoint.write_broadcast("sink", "rules", [{"id": 3}])
-        checkpoint.record_left_out(others)
+        checkpoint.collected.record(left_out=others)
     world.query().process(world.frame("a"), MicroBatch("q", 0))
     assert [one.label for one in world.store.checkpoint().manifest.left_out] == [
         "other",
@@ -462,7 +462,7 @@ def test_a_schema_change_does_not_hide_lost_rows(
         operator="totals", state="per-user", reason="damaged", command="salvage", first=0, last=1
     )
     with world.store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.record_left_out([lost])
+        checkpoint.collected.record(left_out=[lost])
         checkpoint.carry_rest()
 
     def update(events: DataFrame, state: DataFrame) -> DataFrame:

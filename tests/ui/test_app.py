@@ -153,7 +153,7 @@ def test_dropped_state_is_shown(pages: Pages, own_store: StateStore) -> None:
         operator="kinds", state=None, reason="it <cannot> be read", command="flink import"
     )
     with own_store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.record_left_out([record])
+        checkpoint.collected.record(left_out=[record])
         checkpoint.carry_rest()
     address = pages(own_store)
     assert "lacks 1 part of its source" in get(address)[1]
@@ -168,7 +168,7 @@ def test_pages_show_the_missing_parts_of_a_checkpoint(pages: Pages, own_store: S
         operator=state.uid, state=state.name, reason="damaged", command="salvage", first=0, last=1
     )
     with own_store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.record_left_out([lost])
+        checkpoint.collected.record(left_out=[lost])
         checkpoint.carry_rest()
     new = f"/checkpoint/{checkpoint.id}"
     asked = urlencode({"operator": state.uid, "state": state.name})

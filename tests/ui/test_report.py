@@ -177,8 +177,10 @@ def test_everything_that_is_left_out_is_named(
                 taken.write_keyed("u", "other", totals(5, 1), key="user", max_parallelism=128)
             else:
                 taken.write_broadcast("u", "other", [{"limit": 1}])
-            taken.record_left_out(
-                [LeftOutState(operator="lost", state=None, reason="is raw", command="import")]
+            taken.collected.record(
+                left_out=[
+                    LeftOutState(operator="lost", state=None, reason="is raw", command="import")
+                ]
             )
     (damaged,) = Path(store.url).rglob("*2.json")
     damaged.write_text("{}")

@@ -216,18 +216,12 @@ def _plan(
                 "--hosts requires all stored key groups in the ranges of the checkpoint or "
                 "Flink; remove --max-parallelism, --balance and --state"
             )
-        known = ("parallelism", "checkpoint", "bytes_per_task", "graph")
-        placed = store.inspect.placement(
-            hosts, strategy=placement, **{name: target[name] for name in known}
-        )
     plan = store.plan(**target)
+    if hosts:
+        placed = store.inspect.placement(plan, hosts, strategy=placement, graph=target["graph"])
     skews: tuple[RangeSkew, ...] = ()
     if target["balance"] is not None:
-        operators = {operator.operator for operator in plan.operators}
-        skews = store.inspect.balance(
-            parallelism=plan.parallelism, by=target["balance"], checkpoint=target["checkpoint"]
-        )
-        skews = tuple(skew for skew in skews if skew.operator in operators)
+        skews = store.inspect.balance(plan, by=target["balance"])
     return Output(
         PlannedRestore(store=store.url, plan=plan, placements=placed, skews=skews), write_plan
     )

@@ -350,11 +350,8 @@ def _record(
         write_plan_record(checkpoint, plan)
         present = set() if newest is None else _state_names(newest)
         present.add((layout.operator, layout.state))
-        checkpoint.record_left_out(
-            record
-            for record in _plan_records(plan)
-            if (record.operator, record.state) not in present
-        )
+        left_out = [r for r in _plan_records(plan) if (r.operator, r.state) not in present]
+        checkpoint.collected.record(left_out=left_out)
 
 
 def _state_names(restored: RestoredCheckpoint) -> set[tuple[str, str | None]]:

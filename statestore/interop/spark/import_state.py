@@ -139,7 +139,7 @@ def import_checkpoint(
         partitions = max(source.part.partitions for source in sources)
         parallelism = min(partitions, max_parallelism or MAX_PARALLELISM)
         with store.snapshot(parallelism=parallelism) as checkpoint:
-            checkpoint.record_command("spark import")
+            checkpoint.collected.record(command="spark import")
             stores = []
             for done, source in enumerate(sources):
                 if on_progress is not None:

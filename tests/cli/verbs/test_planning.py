@@ -44,7 +44,7 @@ def test_balance_shows_both_distributions(run: Run, fraud: Path) -> None:
     skews = {one["operator"]: one for one in document(run(*given, "--output", "json"))["skews"]}
     assert sorted(skews) == ["totals-by-card", "totals-by-shop", "totals-by-user"]
     store = StateStore.open(str(fraud))
-    for known in store.inspect.balance(parallelism=5, by="rows"):
+    for known in store.inspect.balance(store.plan(parallelism=5), by="rows"):
         found = skews[known.operator]
         assert found["even"] == list(known.even)
         assert found["balanced"] == list(known.balanced)

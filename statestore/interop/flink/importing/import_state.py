@@ -205,7 +205,7 @@ def import_savepoint(
         stored.refuse_undoing(digest, planned)
     graph = JobGraph(tuple(_nodes(planned)))
     with store.snapshot(graph=graph) as checkpoint:
-        checkpoint.record_command(COMMAND)
+        checkpoint.collected.record(command=COMMAND)
         kryo = find_kryo_version(savepoint.metadata.version)
         run = _Import(checkpoint, stored, ttl, strict, threads, kryo)
         record = SavepointRecord(
@@ -217,7 +217,7 @@ def import_savepoint(
             tuple(_import_states(run, planned, on_progress)),
         )
         record.write(checkpoint)
-        checkpoint.record_left_out(left_out, inherit=False)
+        checkpoint.collected.record(left_out=left_out, inherits_left_out=False)
         for uid, name in checkpoint.left_out():
             checkpoint.drop(uid, name)
     return ImportedSavepoint(
