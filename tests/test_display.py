@@ -58,7 +58,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> StateStore:
 Ask = Callable[[StateStore], Any]
 VALUES: dict[str, Ask] = {
     "store": lambda store: store,
-    "manifest": lambda store: store.checkpoint().manifest,
+    "checkpoint": lambda store: store.checkpoint(),
     "restored": lambda store: store.restore(parallelism=3),
     "plan": lambda store: store.plan(parallelism=3),
     "comparison": lambda store: store.inspect.compare([2, 3, 5]),
@@ -91,7 +91,7 @@ def test_no_name_or_key_of_a_store_becomes_a_script(damaged: StateStore, ask: As
         assert not [key for key in element.attrib if key.startswith("on") or key in ("href", "src")]
 
 
-@pytest.mark.parametrize("name", ["manifest", "restored", "plan", "diff", "key", "skew"])
+@pytest.mark.parametrize("name", ["checkpoint", "restored", "plan", "diff", "key", "skew"])
 def test_a_name_that_would_be_a_script_is_text(store: StateStore, name: str) -> None:
     assert EVIL in words(VALUES[name](store))
 

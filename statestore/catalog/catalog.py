@@ -14,10 +14,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from msgspec import Struct
 
 from statestore.catalog.holds import Holds
+from statestore.display import NotebookBar, bars, figure, size, table, text, when
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
@@ -31,7 +33,7 @@ from statestore.errors import (
 from statestore.format.documents import document_bytes, parse_document
 from statestore.format.files_json import file_list_to_json
 from statestore.format.handles import FileList, ListedFiles, list_of, read_all, totals_of
-from statestore.format.manifest import KeyedEntry, Manifest, TableFormat
+from statestore.format.manifest import KeyedEntry, Manifest, TableFormat, name_of
 from statestore.format.manifest_json import (
     check_manifest_version,
     manifest_from_json,
@@ -84,8 +86,25 @@ class Checkpoint:
         return f"Checkpoint({self.checkpoint_id}{name})"
 
     def _repr_html_(self) -> str:
-        """Return the notebook view: the manifest's."""
-        return self.manifest._repr_html_()
+        """Return the notebook view."""
+        return manifest_view(self.manifest)
+
+
+def manifest_view(manifest: Manifest) -> str:
+    """Return the notebook view of a checkpoint: the bytes of each state, and its properties."""
+    sizes, rows = [], []
+    for entry in manifest.entries:
+        uid, name = name_of(entry)
+        if isinstance(entry, KeyedEntry):
+            kind, key = entry.state.kind.value, ", ".join(entry.state.key)
+        else:
+            kind, key = entry.state.mode.value, ""
+        label = f"{uid} · {name}"
+        sizes.append(NotebookBar(label, ((entry.size_bytes, "plain"),), size(entry.size_bytes)))
+        rows.append((uid, name, kind, key, entry.rows, entry.size_bytes, entry.files))
+    columns = ("operator", "state", "kind", "key", "rows", "size_bytes", "files")
+    caption = text(f"taken {when(manifest.created_at_ms)}, by release {manifest.writer.release}")
+    return figure(str(manifest), caption, bars(sizes), table(columns, rows))
 
 
 CheckpointRef = int | str | Checkpoint
@@ -142,7 +161,11 @@ class Catalog:
         self.storage, self.store_id = storage, store_id
         self._table_format, self._layout = table_format, layout
         self.seen = seen or SeenCheckpoints()
-        self.holds = Holds(storage)
+
+    @cached_property
+    def holds(self) -> Holds:
+        """The savepoints and pins of the store."""
+        return Holds(self.storage)
 
     @classmethod
     def open(

@@ -19,17 +19,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from statestore.display import (
-    NotebookBar,
-    bars,
-    counted,
-    figure,
-    size,
-    size_and_files,
-    table,
-    text,
-    when,
-)
+from statestore.display import counted, size_and_files
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.digest import RowSet, combine
 from statestore.format.documents import Count
@@ -395,25 +385,10 @@ class Manifest:
         return tuple([part for entry in self.entries for part in entry.parts])
 
     def __repr__(self) -> str:
-        return f"Manifest({self._summary()})"
+        return f"Manifest({self})"
 
-    def _repr_html_(self) -> str:
-        """Return the notebook view: the bytes of each state, and its properties."""
-        drawn = [
-            NotebookBar(
-                f"{e.state.uid} · {e.state.name}", ((e.size_bytes, "plain"),), size(e.size_bytes)
-            )
-            for e in self.entries
-        ]
-        columns = ("operator", "state", "kind", "key", "rows", "size_bytes", "files")
-        rows = (
-            (e.state.uid, e.state.name, *_kind_and_key(e), e.rows, e.size_bytes, e.files)
-            for e in self.entries
-        )
-        caption = text(f"taken {when(self.created_at_ms)}, by release {self.writer.release}")
-        return figure(self._summary(), caption, bars(drawn), table(columns, rows))
-
-    def _summary(self) -> str:
+    def __str__(self) -> str:
+        """Return the checkpoint's number, parallelism and size."""
         return (
             f"checkpoint {self.checkpoint_id}: parallelism {self.parallelism}, "
             f"{counted(self.rows, 'row')}, {size_and_files(self.size_bytes, self.files)}"
@@ -464,12 +439,6 @@ class Manifest:
             StateNotFoundError: if it does not exist; it lists the existing states.
         """
         return _find(self, operator, state, self.entries)
-
-
-def _kind_and_key(entry: Entry) -> tuple[str, str]:
-    if isinstance(entry, OperatorEntry):
-        return entry.state.mode.value, ""
-    return entry.state.kind.value, ", ".join(entry.state.key)
 
 
 def _uid(entry: Entry) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statestore.arguments import checked_methods
-from statestore.catalog.catalog import Checkpoint
+from statestore.catalog.catalog import Checkpoint, manifest_view
 from statestore.display import figure
 from statestore.engines.spark_modules import spark_module
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
@@ -122,7 +122,7 @@ class RestoredCheckpoint:
 
     def _repr_html_(self) -> str:
         """Return the notebook view: the checkpoint's contents, and the reads of each subtask."""
-        return figure(self._summary(), self.manifest._repr_html_(), self.plan._repr_html_())
+        return figure(self._summary(), manifest_view(self.manifest), self.plan._repr_html_())
 
     def _summary(self) -> str:
         return f"checkpoint {self.checkpoint_id} at parallelism {self.parallelism}"
