@@ -32,7 +32,7 @@ from statestore.format.manifest import TABLE_FORMATS
 from statestore.format.state import LAYOUT_CHOICES, clock_ms
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.redistribution import RedistributionMode
-from statestore.keys.ranges import RangeAssignment
+from statestore.keys.groups import RangeAssignment
 from statestore.listeners import CheckpointListener
 from statestore.maintenance.store_context import HasContext, StoreContext
 from statestore.parquet.writer import ParquetOptions
@@ -44,7 +44,7 @@ from statestore.restore.restored import RestoredCheckpoint, restored_event
 from statestore.restore.sql_query import View
 from statestore.restore.target import RestoreTarget, plan_target
 from statestore.rows.dataframes import RowStream
-from statestore.snapshot import begin as begin_command
+from statestore.snapshot import writer as begin_command
 from statestore.snapshot.bootstrap import BootstrappedState
 from statestore.snapshot.bootstrap import bootstrap as bootstrap_command
 from statestore.snapshot.measurement import Measuring

@@ -30,8 +30,7 @@ from statestore.format.digest import digest_text
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.metrics import CheckpointMetrics
-from statestore.keys.groups import KeyGroupRange
-from statestore.keys.ranges import RangeAssignment
+from statestore.keys.groups import KeyGroupRange, RangeAssignment
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.placement import OperatorPlacement
 from statestore.restore.plan import OperatorPlan, ParallelismChoice, RestorePlan, SubtaskPlan

@@ -20,11 +20,12 @@ import pyarrow as pa
 from statestore.engines.rows import ArrowRows, Rows
 from statestore.engines.spark_modules import is_spark, spark_module
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.rows.column_types import refuse_repeated_names
+from statestore.rows.fit_columns import refuse_invalid_values
 from statestore.rows.pandas_rows import is_pandas
-from statestore.rows.python_values import ROWS, is_dicts, refuse_repeated_names, row_place
+from statestore.rows.python_values import ROWS, is_dicts, row_place
 from statestore.rows.sorting import fit_or_stream
 from statestore.rows.untyped_rows import UntypedRows
-from statestore.rows.valid_values import refuse_invalid_values
 
 _read: WeakSet[Any] = WeakSet()
 """Streams that were already read: if passed again, they would look like no rows at all."""
@@ -47,6 +48,8 @@ def read_rows(given: Any, subject: str = ROWS, most_bytes: int | None = None) ->
     """
     if isinstance(given, Rows | UntypedRows):
         return given
+    if isinstance(given, pa.Table):
+        return ArrowRows.of(_read_table(given, subject))
     if is_spark(given):
         rows: Rows = spark_module("state_writer").SparkRows(given)
         return rows
@@ -163,7 +166,7 @@ def _streamed(rows: Any, subject: str, most_bytes: int) -> Any:
     SchemaMismatchError for batches with different columns. An error of the caller's own iterator is
     raised unchanged.
     """
-    if isinstance(rows, pa.Table) or is_pandas(rows) or _is_lazy(rows):
+    if is_pandas(rows) or _is_lazy(rows):
         return rows
     if hasattr(rows, "__arrow_c_stream__"):
         if isinstance(rows, Iterator):

@@ -23,16 +23,20 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState
 from statestore.keys.arrow_types import check_key_types
-from statestore.keys.groups import KeyGroupRange
-from statestore.keys.ranges import Assignment
+from statestore.keys.groups import Assignment, KeyGroupRange
 from statestore.layers.base_comparison import BaseComparison, ObservedRows
 from statestore.layers.expiry import time_column
 from statestore.parquet.keyed_writer import KeyedTarget, write_pieces
 from statestore.parquet.writer import ParquetOptions, UncommittedFiles
 from statestore.rows.column_types import schema_of_arrow
 from statestore.rows.fit_columns import fit_table
-from statestore.rows.key_group_column import key_group_column, with_key_group, without_groups
-from statestore.rows.key_group_runs import ONE_ARRAY_BYTES, NullKeys
+from statestore.rows.key_group_runs import (
+    ONE_ARRAY_BYTES,
+    NullKeys,
+    key_group_column,
+    with_key_group,
+    without_groups,
+)
 from statestore.rows.sorting import (
     KeyGroupBlock,
     key_group_pieces,

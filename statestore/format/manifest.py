@@ -38,8 +38,7 @@ from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import KeyedState, OperatorState
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.operators import Operators
-from statestore.keys.groups import KeyGroupRange
-from statestore.keys.ranges import RangeAssignment
+from statestore.keys.groups import KeyGroupRange, RangeAssignment
 
 _MOST = 2**63 - 1
 

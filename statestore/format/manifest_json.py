@@ -78,8 +78,7 @@ from statestore.format.state import (
 )
 from statestore.jobgraph.graph import ChainingStrategy, EdgePartitioner, Exchange, JobGraph
 from statestore.jobgraph.redistribution import RedistributionMode
-from statestore.keys.groups import MAX_PARALLELISM
-from statestore.keys.ranges import RangeAssignment
+from statestore.keys.groups import MAX_PARALLELISM, RangeAssignment
 
 
 class _Node(Struct, frozen=True, kw_only=True):

@@ -9,11 +9,12 @@ from msgspec import Struct
 from statestore.format.handles import KeyedStateSlice
 from statestore.format.manifest import KeyedEntry
 from statestore.keys.groups import (
+    Assignment,
     KeyGroupAssignment,
     KeyGroupRange,
+    ceiling_of,
     effective_max_parallelism,
 )
-from statestore.keys.ranges import Assignment, ceiling_of
 
 Slices = tuple[KeyedStateSlice, ...]
 """The slices to read from a state, or from one of its layers."""

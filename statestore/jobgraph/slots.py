@@ -26,8 +26,14 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
 from statestore.errors import InvalidArgumentError, ParallelismError, unknown_choice
-from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange, check_int, check_parallelism
-from statestore.keys.ranges import Assignment, RangeAssignment
+from statestore.keys.groups import (
+    Assignment,
+    KeyGroupAssignment,
+    KeyGroupRange,
+    RangeAssignment,
+    check_int,
+    check_parallelism,
+)
 
 _MOST_NEIGHBOURS: Final = 8
 

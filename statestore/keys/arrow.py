@@ -22,8 +22,12 @@ import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError, NullKeyError
 from statestore.keys.arrow_java import (
+    Hashes,
+    absorb,
+    byte_spans,
     decimals_of,
     deep_hashes,
+    finish,
     fixed_width,
     int64s,
     java_hashes,
@@ -31,7 +35,6 @@ from statestore.keys.arrow_java import (
     tuple_hashes,
 )
 from statestore.keys.arrow_types import check_key_type, check_tuple
-from statestore.keys.byte_hashes import Hashes, absorb, byte_spans, finish
 from statestore.keys.groups import key_group_of_hash
 from statestore.keys.key_types import DEFAULT_HASH_SCHEME, check_hash_scheme, java_type
 from statestore.keys.sql import SqlType, parse_sql_type

@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 from statestore.format.state import KeyedState, check_instant
 from statestore.rows.delete_markers import are_upserts, replace_upserts
 from statestore.rows.digests import Flags
-from statestore.rows.key_group_column import T
-from statestore.rows.key_group_runs import RUN_BYTES
+from statestore.rows.key_group_runs import RUN_BYTES, T
 
 _LONG_MAX = np.iinfo(np.int64).max
 _MICROS = 1000

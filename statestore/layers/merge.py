@@ -34,8 +34,7 @@ from statestore.rows.change_rows import open_deletes
 from statestore.rows.delete_markers import are_upserts, clear_deletes, widths_of
 from statestore.rows.digests import Flags, Places
 from statestore.rows.equality import matching_positions
-from statestore.rows.key_group_column import rows_in_kept_groups
-from statestore.rows.key_group_runs import order_of, take_rows
+from statestore.rows.key_group_runs import order_of, rows_in_kept_groups, take_rows
 from statestore.storage import Storage
 
 

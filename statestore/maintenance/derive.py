@@ -41,9 +41,8 @@ from statestore.listeners import Listeners
 from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows.key_group_runs import check_and_sort
-from statestore.snapshot.begin import begin
 from statestore.snapshot.measurement import Measuring
-from statestore.snapshot.writer import CheckpointWriter
+from statestore.snapshot.writer import CheckpointWriter, begin
 
 
 @dataclass(frozen=True, kw_only=True)

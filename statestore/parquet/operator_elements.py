@@ -36,9 +36,8 @@ from statestore.parquet.statistics import statistics_columns
 from statestore.parquet.writer import FileWriter, ParquetOptions, UncommittedFiles
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.digests import rows_digest
-from statestore.rows.fit_columns import fit_column, fit_table
+from statestore.rows.fit_columns import fit_column, fit_table, refuse_invalid_values
 from statestore.rows.python_values import ROWS, column_of, rows_to_dicts, table_of_dicts
-from statestore.rows.valid_values import refuse_invalid_values
 from statestore.storage import Storage
 
 OPERATOR_STATE_BYTES = 256 * 2**20

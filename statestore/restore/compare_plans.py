@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from statestore.display import NotebookBar, bars, figure, size, table, text
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Manifest
-from statestore.keys.groups import KeyGroupAssignment
-from statestore.keys.ranges import Assignment
+from statestore.keys.groups import Assignment, KeyGroupAssignment
 from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.restore.placement import LOCALITY, place_operators
 from statestore.restore.plan import OperatorPlan, RestorePlan

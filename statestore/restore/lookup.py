@@ -37,8 +37,7 @@ from statestore.parquet.statistics import positions_of
 from statestore.restore.wanted_keys import WantedKeys, key_batch, key_group_of
 from statestore.rows.digests import U64Array
 from statestore.rows.equality import hashes_of
-from statestore.rows.key_group_column import rows_in_kept_groups
-from statestore.rows.key_group_runs import combine_chunks, take_rows
+from statestore.rows.key_group_runs import combine_chunks, rows_in_kept_groups, take_rows
 from statestore.rows.lossless_cast import brief_text
 from statestore.rows.python_values import rows_to_dicts
 from statestore.storage import Storage

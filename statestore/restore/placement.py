@@ -47,8 +47,7 @@ from statestore.jobgraph.slots import (
     select_slot,
     slots_per_group,
 )
-from statestore.keys.groups import KeyGroupRange
-from statestore.keys.ranges import Assignment, RangeAssignment
+from statestore.keys.groups import Assignment, KeyGroupRange, RangeAssignment
 from statestore.restore.plan import OperatorPlan
 
 LOCALITY = "locality"

@@ -38,8 +38,13 @@ from statestore.jobgraph.redistribution import (
     RedistributionPlan,
     plan_redistribution,
 )
-from statestore.keys.groups import KeyGroupRange, check_parallelism
-from statestore.keys.ranges import Assignment, RangeAssignment, balance_ranges
+from statestore.keys.groups import (
+    Assignment,
+    KeyGroupRange,
+    RangeAssignment,
+    balance_ranges,
+    check_parallelism,
+)
 from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 

@@ -24,8 +24,7 @@ from statestore.format.manifest import Manifest, OperatorEntry
 from statestore.format.slices import KeyedPlan
 from statestore.jobgraph.matching import Matching
 from statestore.jobgraph.redistribution import ElementRun
-from statestore.keys.groups import KeyGroupRange
-from statestore.keys.ranges import RangeAssignment
+from statestore.keys.groups import KeyGroupRange, RangeAssignment
 from statestore.layers.expiry import hides_expired
 from statestore.layers.layer_cache import LayerCache
 from statestore.layers.merge import record_batch_reader

@@ -28,8 +28,13 @@ from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.slices import reads_of
-from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
-from statestore.keys.ranges import Assignment, RangeAssignment, balance_ranges
+from statestore.keys.groups import (
+    Assignment,
+    KeyGroupAssignment,
+    KeyGroupRange,
+    RangeAssignment,
+    balance_ranges,
+)
 from statestore.layers.merge import read_state
 from statestore.parquet.reader import open_data, row_groups_of
 from statestore.restore.key_group_weights import Weight, weights_of

@@ -16,7 +16,7 @@ from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.matching import Matching, StoredOperator, check_parallelism, match
 from statestore.jobgraph.operators import label_of
 from statestore.jobgraph.parallelism import KeyGroupDecision, decide_for_key_groups
-from statestore.keys.ranges import RangeAssignment
+from statestore.keys.groups import RangeAssignment
 from statestore.restore.byte_sizes import AUTO, bytes_of
 from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.restore.plan import (

@@ -24,8 +24,7 @@ from statestore.rows.delete_markers import (
 )
 from statestore.rows.equality import first_of_equals, matching_positions
 from statestore.rows.fit_columns import fit_column
-from statestore.rows.key_group_column import key_group_column
-from statestore.rows.key_group_runs import Bound, sort_groups, take_rows
+from statestore.rows.key_group_runs import Bound, key_group_column, sort_groups, take_rows
 from statestore.rows.python_values import display_rows
 
 

@@ -152,6 +152,13 @@ def for_each_column(columns: Iterable[C], convert: Callable[[C], T], subject: st
     return results
 
 
+def refuse_repeated_names(names: Sequence[str], subject: str) -> None:
+    """Raise InvalidArgumentError if two columns have one name."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidArgumentError(f"two columns of {subject} are named {twice!r}; rename one")
+
+
 _NAME = "UUID"
 Rows = Sequence[Mapping[str, Any]]
 

@@ -21,17 +21,10 @@ import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
 from statestore.keys.arrow_types import arrow_type_text
-from statestore.rows.column_types import for_each_column
-from statestore.rows.fit_columns import fit_column
+from statestore.rows.column_types import for_each_column, refuse_repeated_names
+from statestore.rows.fit_columns import fit_column, refuse_invalid_column
 from statestore.rows.lossless_cast import is_list
-from statestore.rows.python_values import (
-    ROWS,
-    column_of,
-    guess_column,
-    refuse_repeated_names,
-    row_place,
-)
-from statestore.rows.valid_values import refuse_invalid_column
+from statestore.rows.python_values import ROWS, column_of, guess_column, row_place
 
 if TYPE_CHECKING:
     import pandas as pd

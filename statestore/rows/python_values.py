@@ -136,13 +136,6 @@ def _is_alike(values: Sequence[Any]) -> bool:
     return True
 
 
-def refuse_repeated_names(names: Sequence[str], subject: str) -> None:
-    """Raise InvalidArgumentError if two columns have one name."""
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidArgumentError(f"two columns of {subject} are named {twice!r}; rename one")
-
-
 def is_dicts(rows: Any) -> bool:
     """Return whether rows are a list of dictionaries."""
     return isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)

@@ -31,9 +31,9 @@ from statestore.format.names import KEY_GROUP, MARK
 from statestore.format.state import KeyedState
 from statestore.rows.digests import Places
 from statestore.rows.equality import as_bytes, equal_rows, equal_values, leaf_columns
-from statestore.rows.key_group_column import check_groups
 from statestore.rows.key_group_runs import (
     ONE_ARRAY_BYTES,
+    check_groups,
     combine_chunks,
     key_groups_of,
     order_of,

@@ -28,7 +28,7 @@ from statestore.rows.column_types import (
     uuid_columns,
     with_uuids,
 )
-from statestore.rows.key_group_column import with_groups
+from statestore.rows.key_group_runs import with_groups
 from statestore.rows.pandas_rows import (
     column_of_series,
     frame_columns,

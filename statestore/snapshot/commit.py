@@ -38,7 +38,7 @@ from statestore.format.manifest import (
 )
 from statestore.format.names import data_file_id, folder_of
 from statestore.format.state import KeyedState
-from statestore.keys.ranges import RangeAssignment
+from statestore.keys.groups import RangeAssignment
 from statestore.layers.compaction import Compactor
 from statestore.parquet.file_checks import check_sizes
 from statestore.parquet.writer import UncommittedFiles

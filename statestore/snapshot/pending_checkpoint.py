@@ -49,8 +49,7 @@ from statestore.format.names import (
 )
 from statestore.format.state import KeyedState, OperatorState
 from statestore.jobgraph.operators import Operators
-from statestore.keys.groups import KeyGroupAssignment
-from statestore.keys.ranges import Assignment, RangeAssignment
+from statestore.keys.groups import Assignment, KeyGroupAssignment, RangeAssignment
 from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.writer import ParquetOptions, UncommittedFiles
 from statestore.snapshot.background_compaction import BackgroundCompaction

@@ -27,15 +27,13 @@ from statestore.format.names import changes_table, operator_table
 from statestore.format.schema import type_text
 from statestore.format.state import TIME_TYPES, KeyedState, TimeToLive, check_instant
 from statestore.jobgraph.redistribution import RedistributionMode
-from statestore.keys.groups import KeyGroupRange
-from statestore.keys.ranges import Assignment
+from statestore.keys.groups import Assignment, KeyGroupRange
 from statestore.layers.base_comparison import BaseComparison
 from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.parquet.operator_elements import write_elements
 from statestore.rows.change_rows import change_stream, width_of
-from statestore.rows.column_types import arrow_schema
+from statestore.rows.column_types import arrow_schema, refuse_repeated_names
 from statestore.rows.delete_markers import Deletion, named_columns
-from statestore.rows.python_values import refuse_repeated_names
 from statestore.rows.untyped_rows import UntypedRows
 from statestore.snapshot.pending_checkpoint import LATEST, PendingCheckpoint, StoredFacts
 from statestore.snapshot.state_spec import (

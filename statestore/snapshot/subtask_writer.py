@@ -30,8 +30,7 @@ from statestore.format.manifest_json import keyed_from_json, keyed_to_json
 from statestore.format.names import partition_file, ranged_file
 from statestore.format.schema import same_columns
 from statestore.format.state import Layout
-from statestore.keys.groups import KeyGroupRange
-from statestore.keys.ranges import Assignment
+from statestore.keys.groups import Assignment, KeyGroupRange
 from statestore.parquet.keyed_writer import KeyedTarget
 from statestore.storage import Storage
 

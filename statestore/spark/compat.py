@@ -24,7 +24,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError
-from statestore.keys.byte_hashes import absorb, finish
+from statestore.keys.arrow_java import absorb, finish
 from statestore.spark.session_settings import session_settings
 
 OLDEST: Final[tuple[int, int]] = (4, 0)

@@ -42,16 +42,20 @@ from statestore.format.handles import KeyedStateHandle
 from statestore.format.names import KEY_GROUP, MARK
 from statestore.format.schema import Schema, schema_from_json, type_text
 from statestore.format.state import KeyedState, Layout
-from statestore.keys.ranges import Assignment
+from statestore.keys.groups import Assignment
 from statestore.layers.base_comparison import BaseComparison, ObservedRows
 from statestore.parquet.keyed_writer import KeyedTarget, write_grouped, write_pieces
 from statestore.parquet.writer import UncommittedFiles
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.delete_markers import Deletion, mark_of, named_columns
-from statestore.rows.fit_columns import fits_by_type
-from statestore.rows.key_group_column import check_groups, with_key_group, without_groups
-from statestore.rows.key_group_runs import NullKeys, key_groups_of
-from statestore.rows.valid_values import refuse_invalid_values
+from statestore.rows.fit_columns import fits_by_type, refuse_invalid_values
+from statestore.rows.key_group_runs import (
+    NullKeys,
+    check_groups,
+    key_groups_of,
+    with_key_group,
+    without_groups,
+)
 from statestore.spark.arithmetic import problem_of
 from statestore.spark.cached_rows import (
     cached_row_count,

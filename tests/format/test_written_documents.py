@@ -28,7 +28,7 @@ from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
 from statestore.jobgraph.graph import Edge, JobGraph, Node
-from statestore.keys.ranges import RangeAssignment
+from statestore.keys.groups import RangeAssignment
 from statestore.snapshot.subtask_writer import Acknowledgement, AttemptId
 from statestore.storage import LocalStorage
 from tests.support.key_values import manifests

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.keys.groups import KeyGroupRange
-from statestore.keys.ranges import RangeAssignment, balance_ranges
+from statestore.keys.groups import KeyGroupRange, RangeAssignment, balance_ranges
 from statestore.restore.skew import loads_of
 
 weights = st.lists(st.integers(0, 2**40), min_size=1, max_size=60)

@@ -11,11 +11,12 @@ import pytest
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.keys.groups import (
     MAX_PARALLELISM,
+    Ceiling,
     KeyGroupAssignment,
     KeyGroupRange,
+    ceiling_of,
     key_group_of_hash,
 )
-from statestore.keys.ranges import Ceiling, ceiling_of
 
 SMALL = [(stored, k) for stored in range(1, 13) for k in range(2, 7)]
 

@@ -17,7 +17,7 @@ from statestore import CheckpointWriter, StateStore, key_group_of
 from statestore.errors import InvalidArgumentError, MalformedManifestError, ParallelismError
 from statestore.format.documents import document_bytes
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
-from statestore.keys.ranges import RangeAssignment
+from statestore.keys.groups import RangeAssignment
 from statestore.spark.data_source import resolve
 from statestore.storage.local_cache import CacheOptions
 from tests.support.examples import examples

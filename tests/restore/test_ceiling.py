@@ -14,7 +14,7 @@ from statestore.errors import InvalidArgumentError, ParallelismError, SchemaMism
 from statestore.format.slices import KeptGroups
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.parquet.writer import ParquetOptions
-from statestore.rows.key_group_column import rows_in_kept_groups
+from statestore.rows.key_group_runs import rows_in_kept_groups
 from statestore.snapshot.state_spec import Changes
 from statestore.testing.faults import CountingStorage
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Manifest
 from statestore.jobgraph.redistribution import RedistributionMode
-from statestore.keys.ranges import RangeAssignment
+from statestore.keys.groups import RangeAssignment
 from statestore.restore.compare_plans import (
     ALIKE,
     NOISE_SECONDS,

@@ -16,7 +16,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Manifest
 from statestore.jobgraph.graph import ChainingStrategy, Edge, EdgePartitioner, JobGraph, Node
 from statestore.jobgraph.operators import job_vertices, operator_ids
-from statestore.keys.ranges import RangeAssignment
+from statestore.keys.groups import RangeAssignment
 from statestore.restore.placement import STRATEGIES, OperatorPlacement, place_operators
 from statestore.restore.plan import plan_restore
 from statestore.restore.target import RestoreTarget, plan_target

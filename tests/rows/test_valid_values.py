@@ -18,7 +18,7 @@ from statestore import StateStore, key_groups
 from statestore.engines.given_rows import read_rows
 from statestore.engines.rows import ArrowRows
 from statestore.errors import InvalidArgumentError
-from statestore.rows.valid_values import refuse_invalid_values
+from statestore.rows.fit_columns import refuse_invalid_values
 from tests.support.examples import examples
 
 BAD = pa.array([b"ok", b"caf\xe9"], pa.binary()).view(pa.string())

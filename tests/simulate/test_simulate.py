@@ -22,7 +22,7 @@ from statestore.layers import merge
 from statestore.maintenance import erase_search, gc, rekey
 from statestore.maintenance.copy_files import FileCopy
 from statestore.maintenance.erase_subject import ColumnSubject, KeySubject
-from statestore.snapshot import begin
+from statestore.snapshot import writer
 from statestore.snapshot.pending_checkpoint import PriorCheckpoints
 from statestore.storage import LocalStorage, local
 from tests.simulate.bucket import SimulatedS3
@@ -144,7 +144,7 @@ def broken_batches(patch: pytest.MonkeyPatch) -> None:
     def done(catalog: Catalog, batch: Batch, visible: Sequence[int]) -> Manifest | None:
         return catalog.load_header(batch.number + 1) if batch.number + 1 in visible else None
 
-    patch.setattr(begin, "_find_by_record", done)
+    patch.setattr(writer, "_find_by_record", done)
 
 
 def broken_purge(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.keys.arrow import key_groups, key_groups_of_hashes, key_hashes
-from statestore.keys.byte_hashes import absorb, finish
+from statestore.keys.arrow_java import absorb, finish
 from statestore.keys.java import string_hash
 
 GroupFunction: TypeAlias = Callable[[int], npt.NDArray[np.int32]]
