@@ -123,7 +123,7 @@ def _find_null_keys(batch: pa.RecordBatch, state: KeyedState) -> npt.NDArray[np.
     return any_null
 
 
-_MOST_EXAMPLES, _MOST_COMPARED = 2, 100  # duplicates in an error, and those they are chosen from
+_MOST_OTHERS, _MOST_COMPARED = 2, 100  # duplicates in an error, and those they are chosen from
 
 RUN_BYTES = 2**20
 """A run ends with a key group once it has about this many bytes."""
@@ -402,7 +402,7 @@ def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
         return
     entries = batch.select(list(state.identity)).take(pa.array(places[:_MOST_COMPARED]))
     first, *others = dict.fromkeys(map(str, display_rows(entries)))
-    also = f", and so have others, such as {'; '.join(others[:_MOST_EXAMPLES])}" if others else ""
+    also = f", and so have others, such as {'; '.join(others[:_MOST_OTHERS])}" if others else ""
     raise DuplicateKeyError(
         f"two rows of {state} have the same identity {first}{also}; aggregate them into one row, "
         "or name the columns that distinguish them (namespace, map_key or position)"
