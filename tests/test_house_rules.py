@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -71,6 +72,13 @@ def test_no_error_is_swallowed() -> None:
     assert silent == []
 
 
+def test_no_module_binds_a_name_twice() -> None:
+    """The second constant of a name would silently replace the first one in functions above it."""
+    bound = {m.name: Counter(top_level_names(m)) for m in modules(*PRODUCT)}
+    twice = {name: [n for n, count in names.items() if count > 1] for name, names in bound.items()}
+    assert {name: names for name, names in twice.items() if names} == {}
+
+
 def test_durations_are_formatted_in_one_place() -> None:
     """``display.duration`` rounds for people, and ``duration_text`` is exact for settings."""
     found = [
@@ -123,6 +131,19 @@ def formats_a_duration(text: ast.AST) -> bool:
         if formatted and NAME_OF_DURATION.search(ast.unparse(value.value)):
             return True
     return False
+
+
+def top_level_names(module: Module) -> Iterator[str]:
+    """Yield the names that a module defines, except decorated ones and those in conditions."""
+    for node in module.tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.decorator_list:
+            yield node.name
+        targets = node.targets if isinstance(node, ast.Assign) else [node]
+        for target in targets:
+            if isinstance(target, ast.AnnAssign):
+                target = target.target
+            parts = target.elts if isinstance(target, ast.Tuple) else [target]
+            yield from (part.id for part in parts if isinstance(part, ast.Name))
 
 
 def code_lines(module: Module) -> int:

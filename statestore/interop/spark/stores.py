@@ -192,7 +192,7 @@ def _build_family(
     return encoded_rows.select(OWNER, F.lit(name).alias(FAMILY), KEY_BYTES, POSITION, VALUE_BYTES)
 
 
-_ROWS, _COUNTS = "keyWithIndexToValue", "keyToNumValues"
+_JOINED_ROWS, _JOINED_COUNTS = "keyWithIndexToValue", "keyToNumValues"
 Part = tuple[ImportedStore, RestoredKeyedState]
 
 
@@ -256,7 +256,7 @@ def _changed_sides(
 
 
 def _side(stores: Mapping[str, ImportedStore], side: str) -> list[ImportedStore]:
-    names = (f"{side}-{_ROWS}", f"{side}-{_COUNTS}")
+    names = (f"{side}-{_JOINED_ROWS}", f"{side}-{_JOINED_COUNTS}")
     return [stores[name] for name in names] if set(names) <= stores.keys() else []
 
 
