@@ -40,13 +40,13 @@ from statestore.keys.key_types import (
     ROW_KINDS,
     JavaType,
     KeyType,
-    RawBits,
     Row,
     Typed,
     checked_int,
     days_of,
     duration_nanos,
     epoch_nanos,
+    float_bits,
     java_type,
     nanos_of_day,
     wrong_value,
@@ -170,24 +170,13 @@ def _char(value: object) -> int:
     return checked_int("char", value, 0, 0xFFFF)
 
 
-def _float_bits(name: str, value: object, code: str, size: int) -> int:
-    if isinstance(value, RawBits):
-        return checked_int(name, value.bits, 0, (1 << 8 * size) - 1)
-    if not isinstance(value, float | int) or isinstance(value, bool):
-        raise wrong_value(name, value)
-    try:
-        return int.from_bytes(struct.pack(code, value), "big")
-    except OverflowError as error:
-        raise InvalidArgumentError(f"{value!r} is out of range for a key of type {name}") from error
-
-
 def _float(value: object) -> int:
-    bits = _float_bits("float", value, ">f", 4)
+    bits = float_bits("float", value, "f")
     return signed(0x7FC00000 if bits & 0x7FFFFFFF > 0x7F800000 else bits)  # all NaNs are equal
 
 
 def _double(value: object) -> int:
-    bits = _float_bits("double", value, ">d", 8)
+    bits = float_bits("double", value, "d")
     return _long(0x7FF8 << 48 if bits & (1 << 63) - 1 > 0x7FF << 52 else bits)  # all NaNs are equal
 
 

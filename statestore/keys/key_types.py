@@ -16,11 +16,12 @@ functions say.
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from operator import index
-from typing import TYPE_CHECKING, Final, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, SupportsIndex, TypeAlias
 
 from statestore.errors import InvalidArgumentError
 
@@ -98,6 +99,18 @@ def checked_int(name: str, value: object, low: int, high: int) -> int:
     if not low <= number <= high:
         raise InvalidArgumentError(f"{number} is out of range for type {name}: {low}..{high}")
     return number
+
+
+def float_bits(name: str, value: object, code: Literal["f", "d"]) -> int:
+    """Return the IEEE bits of a number as a float (``f``) or a double (``d``)."""
+    if isinstance(value, RawBits):
+        return checked_int(name, value.bits, 0, (1 << 8 * struct.calcsize(code)) - 1)
+    if not isinstance(value, float | int) or isinstance(value, bool):
+        raise wrong_value(name, value)
+    try:
+        return int.from_bytes(struct.pack(f">{code}", value), "big")
+    except OverflowError as error:
+        raise InvalidArgumentError(f"{value!r} is out of range for a key of type {name}") from error
 
 
 def days_of(name: str, value: object) -> int:

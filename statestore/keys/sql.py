@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.keys.key_types import (
-    RawBits,
     checked_int,
     days_of,
     epoch_nanos,
+    float_bits,
     nanos_of_day,
     wrong_value,
 )
@@ -174,7 +174,7 @@ def _encode(sql_type: SqlType, value: object, offset: int) -> tuple[int, bytes]:
             raise wrong_value(name, value)
         return int(value), b""
     if name in ("FLOAT", "DOUBLE"):
-        return _float_bits(name, value), b""
+        return float_bits(name, value, "f" if name == "FLOAT" else "d"), b""
     if name == "DATE":
         return checked_int(name, days_of(name, value), -1 << 31, (1 << 31) - 1) & _U32, b""
     if name == "TIME":
@@ -233,18 +233,6 @@ def _unscaled(sql_type: SqlType, value: object) -> int:
             f"{value} does not fit DECIMAL({sql_type.precision}, {sql_type.scale}): round it first"
         )
     return -number if sign else number
-
-
-def _float_bits(name: str, value: object) -> int:
-    size, code = (4, "<f") if name == "FLOAT" else (8, "<d")
-    if isinstance(value, RawBits):
-        return checked_int(name, value.bits, 0, (1 << 8 * size) - 1)
-    if not isinstance(value, float | int) or isinstance(value, bool):
-        raise wrong_value(name, value)
-    try:
-        return int.from_bytes(struct.pack(code, value), "little")
-    except OverflowError as error:
-        raise InvalidArgumentError(f"{value!r} is out of range for a key of type {name}") from error
 
 
 def _raw_bytes(sql_type: SqlType, value: object) -> bytes:

@@ -159,7 +159,7 @@ def read_batches(
         storage, folder, handle, verify=verify, whole=whole, copy=copy, begun=begun
     ) as file:
         numbers: Sequence[int]
-        numbers, first_row = row_groups_of(file.parquet.metadata, wanted)
+        numbers, first_row = _row_groups_of(file.parquet.metadata, wanted)
         asked, gaps = len(wanted), dict[int, int]()
         if row_groups is not None:
             numbers = sorted({*numbers} & {*row_groups(file, handle)})
@@ -194,7 +194,7 @@ def _unread_gaps(
     return starts[numbers[0]] if numbers else 0, asked, gaps
 
 
-def row_groups_of(metadata: pq.FileMetaData, rows: range) -> tuple[range, int]:
+def _row_groups_of(metadata: pq.FileMetaData, rows: range) -> tuple[range, int]:
     """Return the row groups that overlap a range of rows, and the position of their first row.
 
     For an empty range the result is empty.

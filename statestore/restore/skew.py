@@ -36,7 +36,7 @@ from statestore.keys.groups import (
     balance_ranges,
 )
 from statestore.layers.merge import read_state
-from statestore.parquet.reader import open_data, row_groups_of
+from statestore.parquet.reader import read_batches
 from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.restore.plan import RestorePlan
 from statestore.restore.target import select
@@ -368,16 +368,7 @@ def _keys(storage: Storage, entry: KeyedEntry, key_group: int) -> Iterator[pa.Re
         return
     for part in reads.base:
         rows = range(part.first_row, part.first_row + part.rows)
-        with open_data(storage, entry.table.path, part.handle) as file:
-            numbers, first_row = row_groups_of(file.parquet.metadata, rows)
-            for batch in file.batches(numbers, keys):
-                begin, end = (
-                    max(rows.start - first_row, 0),
-                    min(rows.stop - first_row, batch.num_rows),
-                )
-                first_row += batch.num_rows
-                if begin < end:
-                    yield batch.slice(begin, end - begin)
+        yield from read_batches(storage, entry.table.path, part.handle, keys, rows=rows)
 
 
 class _Counter:
