@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statestore.catalog.catalog import Catalog
+from statestore.display import counted
 from statestore.errors import (
     CheckpointNotFoundError,
     FormatVersionError,
@@ -129,21 +130,17 @@ class KeySearch:
         """The error that explains why the subject does not count as gone, or None."""
         if self.found:
             return StateStoreError(
-                f"the key is still in {_files(len(self.found))} of {self.store}, first in "
+                f"the key is still in {counted(len(self.found), 'file')} of {self.store}, first in "
                 f"{self.found[0].file}; {self.found[0].advice}"
             )
         if self.unsearched:
             first = self.unsearched[0]
             return StateStoreError(
-                f"the key was not found, but {_files(len(self.unsearched))} of {self.store} "
-                f"could not be searched, first {first.file}: {first.reason}. Remove the file, "
-                "or search it in another way"
+                f"the key was not found, but {counted(len(self.unsearched), 'file')} of "
+                f"{self.store} could not be searched, first {first.file}: {first.reason}. Remove "
+                "the file, or search it in another way"
             )
         return None
-
-
-def _files(number: int) -> str:
-    return "1 file" if number == 1 else f"{number} files"
 
 
 def readable_manifests(
