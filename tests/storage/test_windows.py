@@ -48,7 +48,7 @@ for form in ("delta", "parquet"):
         ("verify", "--deep"),
         ("get", *state, "--key", "new"),
         ("query", "SELECT count(*) FROM st", "--to", f"{form}/count.csv"),
-        ("bootstrap", "t.csv", "--state", "o/t", "--key", "k"),
+        ("bootstrap", "t.csv", "--state", "o/t", "--key-column", "k"),
         ("edit", *state, "--sql", "SELECT k, 'z' AS v FROM state WHERE k > '1'"),
         ("restore", "--to", f"{form}/out"),
         ("rekey", "--state", "op", "--max-parallelism", "16", "--work", f"{form}/work"),

@@ -318,7 +318,7 @@ def test_a_query_has_limits(run: Run, fraud: Path) -> None:
 
 
 STATE = ("--state", "totals-by-user/totals")
-NEW_STATE = ("--state", "totals-by-user/new", "--key", "k")
+NEW_STATE = ("--state", "totals-by-user/new", "--key-column", "k")
 
 
 @pytest.mark.long_cases("bootstrap", "edit")
