@@ -239,10 +239,11 @@ def pytest_collection_modifyitems(
     mark_unchanged_programs(config, items)
     if config.getoption("--record-durations"):
         report_collected(config, [item.nodeid for item in items])
+    marks = {item.nodeid: marks_of(item) for item in items}
     config.stash[LEFT_OUT_TESTS] = {
-        item.nodeid: group_of(file_of(item.nodeid), marks_of(item))
-        for item in items
-        if not LEFT_OUT.isdisjoint(marks_of(item))
+        nodeid: group_of(file_of(nodeid), names)
+        for nodeid, names in marks.items()
+        if not LEFT_OUT.isdisjoint(names)
     }
     if nightly := config.getoption("--nightly"):
         groups = config.stash[LEFT_OUT_TESTS]
