@@ -31,7 +31,7 @@ return [heights, ticks[0] - ticks[1]];
 """
 
 
-@pytest.mark.long_cases("False-time", "True-checkpoints")
+@pytest.mark.long_cases("False-time", "True-checkpoints", "False-checkpoints")
 @pytest.mark.parametrize("axis", ["checkpoints", "time"])
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_the_height_of_a_bar_is_the_duration(

@@ -169,7 +169,11 @@ def test_a_form_stays_after_an_error(
     assert [line["level"] for line in page.get_log("browser")] == ["SEVERE"]  # type: ignore[no-untyped-call]
 
 
-@pytest.mark.long_cases("2-2-/checkpoint/2", "befo-before-/checkpoint/before")
+@pytest.mark.long_cases(
+    "2-2-/checkpoint/2",
+    "befo-before-/checkpoint/before",
+    "totals.tot-totals.total-/checkpoint/3/state?operator=totals&state=total",
+)
 @pytest.mark.parametrize(
     ("wanted", "name", "path"),
     [

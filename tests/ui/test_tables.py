@@ -169,7 +169,7 @@ def test_numbers_are_right_aligned_and_have_units(
     assert [row[n].split()[-1] for n in (2, 6, 8)] == ["ms", "kB", "B"]
 
 
-@pytest.mark.long_cases("/checkpoint/3")
+@pytest.mark.long_cases("/checkpoint/3", "/checkpoint/3/rescale?parallelism=5")
 @pytest.mark.parametrize("path", ["/", "/checkpoint/3", "/checkpoint/3/rescale?parallelism=5"])
 def test_on_a_phone_a_wide_table_scrolls_visibly_and_the_menu_fits(
     page: webdriver.Chrome, pages: Pages, store: StateStore, path: str
