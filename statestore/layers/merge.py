@@ -1,20 +1,21 @@
 """Merges base and changes: yields a state's rows in key-group order, in one pass over its files.
 
 Base and layers are read in aligned pieces (:mod:`statestore.layers.aligned_streams`), so memory
-does not depend on the size of a key group. In memory are a piece of each layer and of the base, and
-two more pieces of the base, which a thread decodes. Within a piece, changes that newer ones replace
-are dropped. The others are looked up in the base. Only rows that are new to the base are sorted.
+does not depend on the size of a key group. In memory are two pieces of each layer and of the base,
+and one more of the base: one thread decodes the base, and another one decodes the layers and aligns
+them with it. Within a piece, each row of the base is looked up in the changes, the newest first.
+Only rows that are new to the base are sorted.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isqrt
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ import pyarrow as pa
 from statestore.format.handles import Handle
 from statestore.format.layers import delete_widths
 from statestore.format.manifest import KeyedEntry
-from statestore.format.names import KEY_GROUP, MARK
+from statestore.format.names import KEY_GROUP
 from statestore.format.slices import LayerReads, ReadSlices
 from statestore.format.state import KeyedState
 from statestore.layers.aligned_streams import AlignedPiece, align_streams, sorted_tables
@@ -36,6 +37,9 @@ from statestore.rows.digests import Flags, Places
 from statestore.rows.equality import matching_positions
 from statestore.rows.key_group_runs import order_of, rows_in_kept_groups, take_rows
 from statestore.storage import Storage
+
+T = TypeVar("T")
+Widths = npt.NDArray[np.int64]
 
 
 def record_batch_reader(
@@ -67,8 +71,8 @@ def read_state(
     """Yield the rows of a subtask in order of key group; with ``verify`` SHA-256 is checked first.
 
     If ``now_ms`` is given, rows that have expired by then are left out if the state hides them.
-    Without changes, one batch is in memory. With changes, about ``run_bytes`` of each layer and
-    three times as much of the base are in memory. More than 32 layers share the memory of 32.
+    Without changes, one batch is in memory. With changes, about twice ``run_bytes`` of each layer
+    and three times as much of the base are in memory. More than 32 layers share the memory of 32.
     Single rows may be larger.
 
     ``wanted`` limits the columns and row groups that are read. Reads of the same state, all without
@@ -140,7 +144,6 @@ def _every_row_group(_: DataFile, handle: Handle) -> Iterable[int]:
     return range(handle.row_groups)
 
 
-_RUNS_AHEAD = 2
 _FULL_SIZE_LAYERS = 32
 
 
@@ -164,23 +167,26 @@ def _all_rows(
     layer_bytes = _layer_bytes(run_bytes, len(reads.layers))
     with _read_ahead(sorted_tables(base, entry.state, run_bytes)) as tables:
         layers = _layer_streams(read_layer, reads.layers, entry.state, layer_bytes, cache)
-        for rows in _merge_base(tables, layers, entry.state):
-            yield from rows.to_batches()
+        # A second thread decodes the layers and aligns them with the base.
+        with _read_ahead(align_streams([*layers, tables], entry.state.identity)) as pieces:
+            for rows in _merge_pieces(pieces, len(layers), entry.state):
+                yield from rows.to_batches()
 
 
 @contextmanager
-def _read_ahead(tables: Iterator[pa.Table]) -> Iterator[Iterator[pa.Table]]:
-    """Let a thread read the next tables, so that Arrow decodes while rows are merged.
+def _read_ahead(items: Iterator[T]) -> Iterator[Iterator[T]]:
+    """Let a thread compute the next item, so that Arrow decodes while rows are merged.
 
-    Leaving the ``with`` block early waits for the table that is being read.
+    Leaving the ``with`` block early waits for the item that is being computed.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="statestore-ahead") as pool:
-        coming = deque(pool.submit(next, tables, None) for _ in range(_RUNS_AHEAD))
+        coming = pool.submit(next, items, None)
 
-        def come() -> Iterator[pa.Table]:
-            while (table := coming.popleft().result()) is not None:
-                coming.append(pool.submit(next, tables, None))
-                yield table
+        def come() -> Iterator[T]:
+            nonlocal coming
+            while (item := coming.result()) is not None:
+                coming = pool.submit(next, items, None)
+                yield item
 
         try:
             yield come()
@@ -201,7 +207,8 @@ def merged_batches(
         for batches, layer in zip(layers, entry.layers, strict=True)
     ]
     rows = sorted_tables(base, state, MERGED_BYTES)
-    for table in _merge_base(rows, changes, state):
+    pieces = align_streams([*changes, rows], state.identity)
+    for table in _merge_pieces(pieces, len(changes), state):
         yield from table.to_batches()
 
 
@@ -316,14 +323,13 @@ def _merge_layers(layers: Sequence[Iterator[pa.Table]], state: KeyedState) -> It
             yield changes
 
 
-def _merge_base(
-    base: Iterator[pa.Table], layers: Sequence[Iterator[pa.Table]], state: KeyedState
+def _merge_pieces(
+    pieces: Iterable[AlignedPiece], layers: int, state: KeyedState
 ) -> Iterator[pa.Table]:
-    """Yield a state's rows: a base with the changes of its layers applied, oldest first."""
+    """Yield a state's rows from pieces of its layers, oldest first, and then of its base."""
     empty = restored_schema(state.schema).empty_table()
-    opened = [_OpenDeletes(state) for _ in layers]
-    # Layers first: while they are decoded here, a thread decodes the base.
-    for piece in align_streams([*layers, base], state.identity):
+    opened = [_OpenDeletes(state) for _ in range(layers)]
+    for piece in pieces:
         rows = piece.rows[-1]
         yield _apply_changes(empty if rows is None else rows, _changes_of(piece, opened), state)
 
@@ -380,42 +386,50 @@ def _newest_changes(parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
     """
     if len(parts) == 1:
         return parts[0].rows.slice(parts[0].earlier)
-    rows, is_newest = _mark_newest(parts, state)
-    end = 0
-    for part in parts:
-        is_newest[end : end + part.earlier] = False
-        end += part.rows.num_rows
+    changes, ages = _newest_first(parts)
+    widths = widths_of(changes, state)
+    is_newest = ~_are_replaced(changes, ages, widths, _distinct_widths(widths), state)
+    begin = 0
+    for part in reversed(parts):
+        is_newest[begin : begin + part.earlier] = False
+        begin += part.rows.num_rows
     kept = np.flatnonzero(is_newest)
     if not len(kept):
-        return rows.slice(0, 0)
-    own = rows.select([KEY_GROUP, *state.identity]).take(pa.array(kept)).combine_chunks()
-    return take_rows(rows, kept[order_of(own, state)])
+        return changes.slice(0, 0)
+    own = changes.select([KEY_GROUP, *state.identity]).take(pa.array(kept)).combine_chunks()
+    return take_rows(changes, kept[order_of(own, state)])
 
 
-def _mark_newest(parts: Sequence[_Changes], state: KeyedState) -> tuple[pa.Table, Flags]:
-    """Return the changes of some layers, oldest first, and which are not replaced by newer ones."""
-    rows = pa.concat_tables([part.rows for part in parts])
-    is_newest = np.ones(rows.num_rows, np.bool_)
-    if len(parts) == 1:
-        return rows, is_newest
-    layers = np.repeat(np.arange(len(parts)), [part.rows.num_rows for part in parts])
-    own = rows.select([*state.identity, MARK]).combine_chunks()
-    widths = widths_of(own, state)
-    for width in _distinct_widths(widths):
-        newest_first = np.flatnonzero(widths == width)[::-1]
-        # A newer delete replaces a delete of the same key; a newer row of that key does not.
-        reached = np.flatnonzero(widths >= width)
-        identities = own.select(list(state.identity[:width]))
-        positions, change_places = matching_positions(
-            _take_at(identities, reached), identities.take(pa.array(newest_first))
+def _newest_first(parts: Sequence[_Changes]) -> tuple[pa.Table, Places]:
+    """Return the changes of some layers, passed oldest first, with the newest layer first.
+
+    Also return for each change the number of layers that are newer.
+    """
+    tables = [part.rows for part in reversed(parts)]
+    ages = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables])
+    return pa.concat_tables(tables), ages
+
+
+def _are_replaced(
+    changes: pa.Table, ages: Places, widths: Widths, replacing: Sequence[int], state: KeyedState
+) -> Flags:
+    """Return which changes are replaced by newer ones, of those with the ``replacing`` widths.
+
+    The newest changes come first. A newer delete replaces a delete of the same key; a newer row of
+    that key does not.
+    """
+    are_replaced = np.zeros(changes.num_rows, np.bool_)
+    for width in replacing:
+        newer, reached = np.flatnonzero(widths == width), np.flatnonzero(widths >= width)
+        identities = changes.select(list(state.identity[:width]))
+        positions, places = matching_positions(
+            _take_at(identities, reached), _take_at(identities, newer)
         )
-        is_newest[reached[positions]] &= (
-            layers[newest_first[change_places]] <= layers[reached[positions]]
-        )
-    return rows, is_newest
+        are_replaced[reached[positions]] |= ages[newer[places]] < ages[reached[positions]]
+    return are_replaced
 
 
-def _distinct_widths(widths: npt.NDArray[np.int64]) -> list[int]:
+def _distinct_widths(widths: Widths) -> list[int]:
     distinct: list[int] = np.flatnonzero(np.bincount(widths)).tolist()
     return distinct
 
@@ -427,19 +441,44 @@ def _apply_changes(rows: pa.Table, parts: Sequence[_Changes], state: KeyedState)
     """
     if not parts:
         return rows
-    changes, is_newest = _mark_newest(parts, state)
-    gone, change_places = _replaced_places(rows, changes, is_newest, state)
-    left, behind = are_upserts(changes) & is_newest, rows.num_rows
-    in_place = left[change_places]
-    left[change_places[in_place]] = False
+    changes, ages = _newest_first(parts)
+    widths, every = widths_of(changes, state), len(state.identity)
+    prefixes = [width for width in _distinct_widths(widths) if width < every]
+    left = are_upserts(changes) & ~_are_replaced(changes, ages, widths, prefixes, state)
+    behind = rows.num_rows
     places, stays = np.arange(behind), np.ones(behind, np.bool_)
-    places[gone[in_place]] = behind + change_places[in_place]
+    for width in prefixes:
+        stays[_matches(rows, changes, np.flatnonzero(widths == width), state, width)[0]] = False
+    whole = np.flatnonzero(widths == every)
+    # A row is looked up in all changes: the first that equals it is the newest one.
+    gone, newest = _matches(rows, changes, whole, state, every)
+    in_place = left[newest]
+    places[gone[in_place]] = behind + newest[in_place]
     stays[gone] = in_place
-    if left.any():
-        new, before = _new_places(rows, changes, np.flatnonzero(left), state)
+    left[newest] = False
+    new = np.flatnonzero(left)
+    if len(new) and len(parts) > 1:
+        _, newest = _matches(_take_at(changes, new), changes, whole, state, every)
+        new = new[newest == new]
+    if len(new):
+        new, before = _new_places(rows, changes, new, state)
         places, stays = np.insert(places, before, behind + new), np.insert(stays, before, True)
     both = pa.concat_tables([rows, changes.select(rows.schema.names).cast(rows.schema)])
     return take_rows(both, places[stays])
+
+
+def _matches(
+    rows: pa.Table, changes: pa.Table, chosen: Places, state: KeyedState, width: int
+) -> tuple[Places, Places]:
+    """Return the positions of rows whose first ``width`` identity columns a chosen change has.
+
+    Also return the position of the first such change of each.
+    """
+    names = list(state.identity[:width])
+    positions, places = matching_positions(
+        rows.select(names), _take_at(changes.select(names), chosen)
+    )
+    return positions, chosen[places]
 
 
 def _new_places(
@@ -467,26 +506,6 @@ def _new_places(
     among = np.flatnonzero(np.repeat(meets[1:], far)[: rows.num_rows])
     order, count = in_order(among)
     return new[order], np.concatenate(([0], among + 1))[count]
-
-
-def _replaced_places(
-    rows: pa.Table, changes: pa.Table, is_newest: Flags, state: KeyedState
-) -> tuple[Places, Places]:
-    """Return the positions of rows that the newest changes replace or delete, ascending.
-
-    Also return the positions of these changes.
-    """
-    widths = widths_of(changes, state)
-    change_places = np.full(rows.num_rows, -1, np.intp)
-    for width in reversed(_distinct_widths(widths)):
-        names = list(state.identity[:width])
-        selected = np.flatnonzero(is_newest & (widths == width))
-        gone, places = matching_positions(
-            rows.select(names), _take_at(changes.select(names), selected)
-        )
-        change_places[gone] = selected[places]
-    gone = np.flatnonzero(change_places >= 0)
-    return gone, change_places[gone]
 
 
 def _take_at(rows: pa.Table, places: Places) -> pa.Table:

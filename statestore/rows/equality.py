@@ -247,7 +247,9 @@ def matching_positions(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
             new_positions = pc.index_in(
                 _pairs(new_positions, matches, new.num_rows), value_set=numbers
             )
-        rows, new_positions = rows[np.asarray(new_positions.is_valid())], new_positions.drop_null()
+        found = np.asarray(pc.fill_null(new_positions, -1))
+        is_found = found >= 0
+        rows, new_positions = rows[is_found], pa.array(found[is_found])
     return rows, np.asarray(new_positions).astype(np.intp)
 
 

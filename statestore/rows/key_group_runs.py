@@ -329,10 +329,15 @@ def first_descent(rows: pa.RecordBatch) -> int | None:
         if not undecided.any():
             break
         if leaf.null_count == 0:  # most rows are decided by one comparison
-            undecided &= ~np.asarray(pc.less(leaf.slice(0, len(leaf) - 1), leaf.slice(1)))
+            left, right = leaf.slice(0, len(leaf) - 1), leaf.slice(1)
+            undecided &= ~np.asarray(pc.less(left, right))
             if not undecided.any():
                 break
-        greater, equal = compare_leaves(leaf, FLOAT_ORDER)
+        if leaf.null_count or pa.types.is_floating(leaf.type):
+            greater, equal = compare_leaves(leaf, FLOAT_ORDER)
+        else:
+            equal = np.asarray(pc.equal(left, right))
+            greater = ~equal  # those that are still undecided are not less
         wrong = undecided & greater
         if wrong.any():
             return int(np.flatnonzero(wrong)[0])

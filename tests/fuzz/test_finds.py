@@ -68,8 +68,8 @@ def a_lookup_skips_the_newest_layer(patch: Patch) -> None:
 
 
 def older_changes_win(patch: Patch) -> None:
-    real = merge._mark_newest
-    patch.setattr(merge, "_mark_newest", lambda parts, state: real(parts[::-1], state))
+    real = merge._newest_first
+    patch.setattr(merge, "_newest_first", lambda parts: real(parts[::-1]))
 
 
 def a_query_reads_the_newest_checkpoint(patch: Patch) -> None:

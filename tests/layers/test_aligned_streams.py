@@ -17,7 +17,7 @@ from statestore.format.names import KEY_GROUP, MARK
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, StateKind
 from statestore.layers.aligned_streams import align_streams, sorted_tables
-from statestore.layers.merge import _merge_base, _merge_layers, merged_rows
+from statestore.layers.merge import _merge_layers, _merge_pieces, merged_rows
 from statestore.rows.key_group_runs import sort_groups
 from tests.support.examples import examples
 
@@ -149,7 +149,8 @@ def test_a_merge_in_pieces_equals_one_of_whole_key_groups(
 ) -> None:
     """A delete of a key applies to its rows in all later pieces, from older layers and the base."""
     changes = [stream_of(rows, LAYER, own, sizes) for rows, own, sizes in layers]
-    merged = _merge_base(stream_of(base, STATE, writer, size), changes, STATE)
+    pieces = align_streams([*changes, stream_of(base, STATE, writer, size)], STATE.identity)
+    merged = _merge_pieces(pieces, len(changes), STATE)
     found = pa.concat_tables([SCHEMA.empty_table(), *merged]).to_pylist()
     whole = [pa.Table.from_pylist(rows, LAYER_SCHEMA) for rows, *_ in layers]
     expected = merged_rows(pa.Table.from_pylist(base, SCHEMA), whole, STATE)
