@@ -268,4 +268,4 @@ def make_union_layout(branches: Sequence[Layout | None]) -> Layout:
 
 def make_map_layout(value: Layout) -> Layout:
     """Return the layout of a map from text, which has the form of an array of its entries."""
-    return Entries(Block(numbered_struct((Scalar("StringData"), value))))
+    return Entries(Block(numbered_struct((Scalar("StringData"), value)), unique="key"))

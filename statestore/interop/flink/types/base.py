@@ -195,8 +195,8 @@ class FlinkType(Layout):
             f"no serializer of Java writes values of {self.java_name}, so it has no snapshot"
         )
 
-    @abstractmethod
-    def _java_name(self) -> str: ...
+    def _java_name(self) -> str:
+        return generic_name(type(self).__name__.removesuffix("Type"), *_find_parts(self))
 
     def _make_layout(self) -> Layout:
         return self
@@ -242,6 +242,9 @@ class OpaqueType(FlinkType):
     """A type whose values stay bytes."""
 
     __slots__ = ()
+
+    @abstractmethod
+    def _java_name(self) -> str: ...
 
     def _arrow_type(self) -> pa.DataType:
         raise UnsupportedTypeError(f"values of {self.java_name} can only be read as bytes")

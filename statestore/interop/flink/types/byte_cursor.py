@@ -284,13 +284,3 @@ def make_sequence_skip(*skips: Skip) -> Skip:
             skip_part(reader)
 
     return skip
-
-
-def make_counted_skip(element: Skip) -> Skip:
-    """Return a function for a number of elements, and the elements."""
-
-    def skip(reader: Reader) -> None:
-        for _ in range(reader.count(1, "elements")):
-            element(reader)
-
-    return skip

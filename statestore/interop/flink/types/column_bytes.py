@@ -11,7 +11,7 @@ that joining a list needs no copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -255,15 +255,6 @@ def write_numbers(array: pa.Array, dtype: str) -> pa.Array:
     return matrix_bytes(values.view(np.uint8).reshape(len(array), values.dtype.itemsize))
 
 
-def make_number_writer(dtype: str) -> Callable[[pa.Array], pa.Array]:
-    """Return a function that writes numbers of a big-endian NumPy type."""
-
-    def write(array: pa.Array) -> pa.Array:
-        return write_numbers(array, dtype)
-
-    return write
-
-
 def write_sized(array: pa.Array) -> pa.Array:
     """Encode bytes, or text in UTF-8, with a length prefix."""
     refuse_nulls(array)
@@ -278,12 +269,6 @@ def write_fields(array: pa.Array, layouts: Sequence[Layout]) -> pa.Array:
     columns = zip(array.flatten(), layouts, strict=True)
     parts = [layout.write(column) for column, layout in columns]
     return join_parts(*parts) if parts else pa.array([b""] * len(array), BYTES)
-
-
-def write_counted(array: pa.Array, elements: pa.Array) -> pa.Array:
-    """Encode lists or maps as their number of elements and the bytes of their ``elements``."""
-    counts = list_lengths(array)
-    return join_parts(write_numbers(pa.array(counts), ">i4"), join_runs(elements, counts))
 
 
 def flatten_entries(array: pa.Array) -> pa.Array:

@@ -24,7 +24,6 @@ from statestore.interop.flink.types.base import (
     FlinkType,
     Layout,
     OpaqueType,
-    generic_name,
     short_name,
 )
 from statestore.interop.flink.types.byte_cursor import (
@@ -72,9 +71,6 @@ class TtlType(FlinkType):
         ),
     )
 
-    def _java_name(self) -> str:
-        return generic_name("Ttl", self.value)
-
     def _make_layout(self) -> Layout:
         return Struct(("last_access", "value"), (_LONG, self.value))
 
@@ -119,9 +115,6 @@ class TimerType(FlinkType):
         ),
     )
 
-    def _java_name(self) -> str:
-        return generic_name("Timer", self.key, self.namespace)
-
     def _make_layout(self) -> Layout:
         time = Scalar("SortedLong")
         return Struct(("time", "key", "namespace"), (time, self.key, self.namespace))
@@ -153,9 +146,6 @@ class StreamElementType(FlinkType):
         ),
     )
 
-    def _java_name(self) -> str:
-        return generic_name("StreamElement", self.value)
-
     def _make_layout(self) -> Layout:
         time = Choice("timestamp", _LONG, (_TIMED, _WATERMARK))
         return Tagged(_ELEMENTS, (time, Choice("value", self.value, (_TIMED, _UNTIMED))))
@@ -167,9 +157,6 @@ class PythonType(FlinkType):
 
     value: FlinkType
     many: bool = False
-
-    def _java_name(self) -> str:
-        return generic_name("Python", self.value)
 
     def _make_layout(self) -> Layout:
         inner = self.value.arrow_type()

@@ -7,9 +7,8 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, i8, i32, utf
 from statestore.interop.flink.metadata.snapshot_format import (
     BASE,
@@ -38,8 +37,6 @@ from statestore.interop.flink.types.base import (
     short_name,
     total_width,
 )
-from statestore.interop.flink.types.byte_cursor import Cursor
-from statestore.interop.flink.types.column_bytes import refuse_nulls, refuse_repeated, write_numbers
 from statestore.interop.flink.types.key_hash import (
     HashCodes,
     KeyHash,
@@ -53,11 +50,11 @@ from statestore.interop.flink.types.layouts import (
     Counted,
     Entries,
     Flagged,
-    Leaf,
     Masked,
     MaskedList,
     Tagged,
     Tags,
+    constants_layout,
     number_names,
     numbered_struct,
 )
@@ -119,9 +116,6 @@ class RowType(FlinkType):
         ),
     )
 
-    def _java_name(self) -> str:
-        return generic_name("Row", *self.fields)
-
     def _make_layout(self) -> Layout:
         return Masked(number_names(self.fields), self.fields, self.has_kind)
 
@@ -148,9 +142,6 @@ class NullableType(FlinkType):
             ("value",),
         ),
     )
-
-    def _java_name(self) -> str:
-        return generic_name("Nullable", self.value)
 
     def _make_layout(self) -> Layout:
         return Flagged(self.value, present=0, padding=self.padding)
@@ -229,13 +220,10 @@ class ListType(FlinkType):
     def _make_layout(self) -> Layout:
         if self.form == "LinkedList":
             return MaskedList(self.element)
-        return Counted(NullableType(self.element) if self.form == "Set" else self.element)
-
-    def _write(self, array: pa.Array) -> pa.Array:
-        refuse_nulls(array)
-        if self.form == "Set" and not self.element.has_identity:
-            refuse_repeated(array, array.flatten(), "a set has the element")
-        return self.layout.write(array)
+        if self.form != "Set":
+            return Counted(self.element)
+        nullable = NullableType(self.element)
+        return Counted(nullable, unique="" if self.element.has_identity else "element")
 
     def _key_hash(self) -> KeyHash | None:
         element = self.element._key_hash()
@@ -306,7 +294,7 @@ class MapType(FlinkType):
     def _make_layout(self) -> Layout:
         key = NullableType(self.key) if self.form == "NullAwareMap" else self.key
         entry = numbered_struct((key, NullableType(self.value)))
-        return Entries(Counted(entry, least=2), are_keys_unique=not self.key.has_identity)
+        return Entries(Counted(entry, least=2, unique="" if self.key.has_identity else "key"))
 
     def _key_hash(self) -> KeyHash | None:
         parts = nested_hashes((self.key, self.value))
@@ -376,27 +364,10 @@ class EnumType(FlinkType):
         return short_name(self.class_name)
 
     def _make_layout(self) -> Layout:
-        return Leaf(pa.string(), 4, self._read_constants, self._write_constants)
+        return constants_layout(self.class_name, self.constants, range(len(self.constants)))
 
     def _serializer_length(self) -> int | None:
         return self.fixed_width
-
-    def _read_constants(self, cursor: Cursor) -> pa.Array:
-        numbers = cursor.numbers(">i4")
-        wrong = (numbers < 0) | (numbers >= len(self.constants))
-        cursor.refuse(wrong, f"{self.class_name} has no such constant")
-        return pa.array(self.constants, pa.string()).take(pa.array(numbers))
-
-    def _write_constants(self, array: pa.Array) -> pa.Array:
-        refuse_nulls(array)
-        places = pc.index_in(array, pa.array(self.constants, pa.string()))
-        if places.null_count:
-            example = array.filter(places.is_null())[0]
-            raise InvalidArgumentError(
-                f"{self.java_name} has no constant {str(example)!r}; the constants are "
-                f"{', '.join(self.constants)}"
-            )
-        return write_numbers(places, ">i4")
 
     def _hash_codes(self, column: pa.Array) -> HashCodes:
         raise UnsupportedTypeError(

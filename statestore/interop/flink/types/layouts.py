@@ -2,7 +2,8 @@
 
 A layout skips, reads and writes values. Most types of Flink's serializers are one of these:
 
-- ``Leaf``: values that functions read and write, of a fixed width or with an end of their own.
+- ``Leaf``: values that functions read and write, of a fixed width or with an end of their own;
+  ``Numbers`` of a NumPy type, and ``constants_layout``.
 - ``Struct``: named parts, one after another.
 - ``Flagged``: a tag, then the value if there is one.
 - ``Tagged``: a tag, then the parts that it selects.
@@ -13,17 +14,18 @@ A layout skips, reads and writes values. Most types of Flink's serializers are o
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from statestore.errors import StateStoreError, UnsupportedTypeError
+from statestore.errors import InvalidArgumentError, StateStoreError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, i32, varint
-from statestore.interop.flink.types.base import Layout, total_width
+from statestore.interop.flink.types.base import FlinkType, Layout, total_width
 from statestore.interop.flink.types.byte_cursor import (
     BYTES,
     Cursor,
@@ -31,9 +33,9 @@ from statestore.interop.flink.types.byte_cursor import (
     Skip,
     join_parts,
     list_offsets,
-    make_counted_skip,
     make_fixed_skip,
     make_sequence_skip,
+    piece_array,
     scatter,
 )
 from statestore.interop.flink.types.column_bytes import (
@@ -49,7 +51,6 @@ from statestore.interop.flink.types.column_bytes import (
     refuse_nulls,
     refuse_outside,
     refuse_repeated,
-    write_counted,
     write_fields,
     write_numbers,
     write_where,
@@ -88,6 +89,58 @@ class Leaf(Layout):
 
     def _write(self, array: pa.Array) -> pa.Array:
         return self.write_values(array)
+
+
+def constants_layout(title: str, names: Sequence[str], numbers: Iterable[int]) -> Leaf:
+    """Return the layout of the constants of an enum, each of which is written as a number."""
+    texts, known = pa.array(names, pa.string()), pa.array(numbers, pa.int32())
+
+    def read(cursor: Cursor) -> pa.Array:
+        places = pc.index_in(pa.array(cursor.numbers(">i4")), known)
+        unknown = places.is_null().to_numpy(zero_copy_only=False)
+        cursor.refuse(unknown, f"{title} has no such constant")
+        return texts.take(places)
+
+    def write(array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        places = pc.index_in(array, texts)
+        if places.null_count:
+            example = array.filter(places.is_null())[0]
+            raise InvalidArgumentError(
+                f"{title} has no constant {str(example)!r}; the constants are {', '.join(names)}"
+            )
+        return write_numbers(known.take(places), ">i4")
+
+    return Leaf(texts.type, 4, read, write)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers(Layout):
+    """Numbers of a big-endian NumPy type, which are cast to the column's type."""
+
+    dtype: str
+    arrow: pa.DataType
+    numbers: pa.DataType
+
+    def _fixed_width(self) -> int:
+        return np.dtype(self.dtype).itemsize
+
+    def _arrow_type(self) -> pa.DataType:
+        return self.arrow
+
+    def _skipper(self) -> Skip:
+        return make_fixed_skip(self._fixed_width())
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        return self.to_column(cursor.numbers(self.dtype))
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        is_plain = self.arrow == self.numbers
+        return write_numbers(array if is_plain else array.cast(self.numbers), self.dtype)
+
+    def to_column(self, numbers: npt.NDArray[Any]) -> pa.Array:
+        """Return numbers, in the machine's byte order, as a column."""
+        return pa.array(numbers, self.numbers).cast(self.arrow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,39 +443,82 @@ class Masked(Layout):
         return join_parts(matrix_bytes(np.packbits(bits, axis=1)), *encoded)
 
 
-@dataclass(frozen=True, slots=True)
-class Elements(Layout):
-    """Lists of elements, none of which is null."""
+Unique = Literal["", "element", "key"]
+"""What Java keeps once: the elements of a set, or the keys of a map."""
 
-    element: Layout
+_CONTAINERS = {"element": "a set has the element", "key": "a map has the key"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elements(Layout):
+    """Lists of elements, none of which is null.
+
+    ``unique`` is what must not occur twice: elements, or the first field of elements.
+    """
+
+    element: Layout = field(kw_only=False)
+    unique: Unique = ""
 
     def _arrow_type(self) -> pa.DataType:
         return pa.list_(self.element.arrow_type())
 
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
-        return self.join(array, self.element.write(array.flatten()))
+        return self.write_elements(array, array.flatten())
+
+    def write_elements(self, array: pa.Array, elements: pa.Array) -> pa.Array:
+        """Return the bytes of lists or maps, given all of their elements."""
+        if self.unique:
+            values = elements.field(0) if self.unique == "key" else elements
+            refuse_repeated(array, values, _CONTAINERS[self.unique])
+        return self.join(list_lengths(array), self.element.write(elements))
 
     @abstractmethod
-    def join(self, array: pa.Array, elements: pa.Array) -> pa.Array:
-        """Return the bytes of lists or maps, given those of all their elements."""
+    def join(self, counts: npt.NDArray[np.int64], elements: pa.Array) -> pa.Array:
+        """Return the bytes of lists of these lengths, given those of all their elements."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counted(Elements):
     """A number of elements, each of at least ``least`` bytes, then the elements."""
 
     least: int = 1
 
     def _skipper(self) -> Skip:
-        return make_counted_skip(self.element.skipper())
+        skip_element, width = self.element.skipper(), self.element.fixed_width
+
+        def skip(reader: Reader) -> None:
+            count = reader.count(width or 1, "elements")
+            if width is not None:
+                reader.take(count * width)
+                return
+            for _ in range(count):
+                skip_element(reader)
+
+        return skip
 
     def _read(self, cursor: Cursor) -> pa.Array:
-        return read_lists(self.element, cursor, cursor.counts(self.least))
+        numbers = self._numbers
+        if numbers is None:
+            return read_lists(self.element, cursor, cursor.counts(self.least))
+        width = numbers._fixed_width()
+        counts = cursor.counts(width)
+        begins = cursor.position
+        cursor.position = begins + counts * width
+        _, _, content = piece_array(cursor.data(), begins, cursor.position).buffers()
+        raw = np.frombuffer(content or b"", numbers.dtype, int(counts.sum()))
+        values = numbers.to_column(raw.astype(raw.dtype.newbyteorder("=")))
+        return pa.ListArray.from_arrays(list_offsets(counts), values)
 
-    def join(self, array: pa.Array, elements: pa.Array) -> pa.Array:
-        """Return the bytes of lists or maps, given those of all their elements."""
-        return write_counted(array, elements)
+    @property
+    def _numbers(self) -> Numbers | None:
+        """The layout of elements that are numbers, which are read at once."""
+        layout = self.element.layout if isinstance(self.element, FlinkType) else self.element
+        return layout if isinstance(layout, Numbers) else None
+
+    def join(self, counts: npt.NDArray[np.int64], elements: pa.Array) -> pa.Array:
+        """Return the bytes of lists of these lengths, given those of all their elements."""
+        return join_parts(write_numbers(pa.array(counts), ">i4"), join_runs(elements, counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,22 +552,17 @@ class Block(Elements):
         cursor.move_rows(rows, ends)
         return lists
 
-    def join(self, array: pa.Array, elements: pa.Array) -> pa.Array:
-        """Return the bytes of lists or maps, given those of all their elements."""
-        counts = list_lengths(array)
+    def join(self, counts: npt.NDArray[np.int64], elements: pa.Array) -> pa.Array:
+        """Return the bytes of lists of these lengths, given those of all their elements."""
         heads = pa.array([varint(count) if count else b"" for count in counts.tolist()], BYTES)
         return join_parts(heads, join_runs(elements, counts), _END_OF_BLOCK)
 
 
 @dataclass(frozen=True, slots=True)
 class Entries(Layout):
-    """A map as the list of its entries, which are structs of a key and a value.
-
-    ``are_keys_unique`` is false if Java compares the keys by identity, so that two can be equal.
-    """
+    """A map as the list of its entries, which are structs of a key and a value."""
 
     entries: Elements
-    are_keys_unique: bool = True
 
     def _arrow_type(self) -> pa.DataType:
         entry = self.entries.element.arrow_type()
@@ -489,10 +580,7 @@ class Entries(Layout):
 
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
-        entries = flatten_entries(array)
-        if self.are_keys_unique:
-            refuse_repeated(array, entries.field(0), "a map has the key")
-        return self.entries.join(array, self.entries.element.write(entries))
+        return self.entries.write_elements(array, flatten_entries(array))
 
 
 @dataclass(frozen=True, slots=True)

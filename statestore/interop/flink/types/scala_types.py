@@ -32,9 +32,6 @@ from statestore.interop.flink.types.base import (
 from statestore.interop.flink.types.byte_cursor import BYTES, Cursor, Skip, join_parts
 from statestore.interop.flink.types.column_bytes import (
     find_valid,
-    refuse_nulls,
-    refuse_repeated,
-    write_numbers,
 )
 from statestore.interop.flink.types.java_types import present
 from statestore.interop.flink.types.key_hash import NONE_HASH, HashCodes, hash_product
@@ -43,8 +40,9 @@ from statestore.interop.flink.types.layouts import (
     Choice,
     Counted,
     Flagged,
-    Leaf,
     Tagged,
+    Unique,
+    constants_layout,
     numbered_struct,
 )
 
@@ -91,25 +89,14 @@ class TraversableType(FlinkType):
         composite(f"{SCALA}TraversableSerializerSnapshot", 2, {"builder": TEXT}, ("element",)),
     )
 
-    def _java_name(self) -> str:
-        return generic_name("Traversable", self.element)
-
     def _make_layout(self) -> Layout:
-        return Counted(present(self.element))
-
-    def _write(self, array: pa.Array) -> pa.Array:
-        refuse_nulls(array)
-        found, values, what = (
-            _MAP_OR_SET.search(self.builder),
-            array.flatten(),
-            "a set has the element",
-        )
-        element = self.element
-        if found is not None and found[1] == "Map" and isinstance(element, CaseClassType):
-            element, values, what = element.fields[0], values.field(0), "a map has the key"
-        if found is not None and not element.has_identity:
-            refuse_repeated(array, values, what)
-        return self.layout.write(array)
+        found = _MAP_OR_SET.search(self.builder)
+        has_keys = found is not None and found[1] == "Map"
+        unique: Unique = "" if found is None else "element"
+        compared = self.element
+        if has_keys and isinstance(self.element, CaseClassType):
+            unique, compared = "key", self.element.fields[0]
+        return Counted(present(self.element), unique="" if compared.has_identity else unique)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,35 +123,26 @@ class ScalaEnumType(FlinkType):
     )
 
     @property
-    def _names(self) -> pa.Array:
-        return pa.array([name for name, _ in self.constants], pa.string())
+    def _names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.constants)
 
     @property
-    def _ids(self) -> pa.Array:
-        return pa.array([number for _, number in self.constants], pa.int32())
+    def _ids(self) -> tuple[int, ...]:
+        return tuple(number for _, number in self.constants)
 
     def _java_name(self) -> str:
         return short_name(self.class_name)
 
     def _make_layout(self) -> Layout:
-        return Leaf(pa.string(), 4, self._read_constants, self._write_constants)
+        return constants_layout(self.class_name, self._names, self._ids)
 
     def _serializer_length(self) -> int | None:
         return self.fixed_width
 
-    def _read_constants(self, cursor: Cursor) -> pa.Array:
-        ids = pa.array(cursor.numbers(">i4").astype(np.int32), pa.int32())
-        index = pc.index_in(ids, self._ids)
-        unknown = index.is_null().to_numpy(zero_copy_only=False)
-        cursor.refuse(unknown, f"{self.class_name} has no constant with such an id")
-        return self._names.take(index)
-
-    def _write_constants(self, array: pa.Array) -> pa.Array:
-        return write_numbers(self._ids.take(pc.index_in(array, self._names)), ">i4")
-
     def _hash_codes(self, column: pa.Array) -> HashCodes:
-        ids = self._ids.take(pc.index_in(column, self._names)).fill_null(0)
-        codes: HashCodes = ids.to_numpy(zero_copy_only=False)
+        ids = pa.array(self._ids, pa.int32())
+        found = ids.take(pc.index_in(column, pa.array(self._names, pa.string()))).fill_null(0)
+        codes: HashCodes = found.to_numpy(zero_copy_only=False)
         return codes
 
 
@@ -175,9 +153,6 @@ class OptionType(FlinkType):
     value: FlinkType
 
     snapshots = (composite(f"{SCALA}ScalaOptionSerializerSnapshot", 2, parts=("value",)),)
-
-    def _java_name(self) -> str:
-        return generic_name("Option", self.value)
 
     def _make_layout(self) -> Layout:
         problem = f"a {self.java_name} holds a null, which its column cannot tell from an empty one"

@@ -1,11 +1,12 @@
-"""Booleans, numbers, characters, windows, and the dates and times of PyFlink's coders.
+"""Types without parameters: numbers, characters, windows, and times of PyFlink's coders.
 
-A BigInteger or BigDecimal becomes text.
+A BigInteger or BigDecimal becomes text. :class:`Scalar` finds a type by its name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 import numpy as np
@@ -21,31 +22,49 @@ from statestore.interop.flink.metadata.snapshot_format import (
     RUNTIME,
     inner_class,
 )
+from statestore.interop.flink.types.base import Layout
 from statestore.interop.flink.types.byte_cursor import (
     BYTES,
     Cursor,
-    join_parts,
+    Skip,
     make_fixed_skip,
     piece_array,
 )
 from statestore.interop.flink.types.column_bytes import (
-    make_number_writer,
     matrix_bytes,
     refuse_nulls,
     write_numbers,
 )
 from statestore.interop.flink.types.key_hash import KeyHash, plain_hash
-from statestore.interop.flink.types.scalar_form import ScalarForm, Width
+from statestore.interop.flink.types.layouts import Leaf, Numbers, Struct
 from statestore.keys.java import digits_of, integer_of
 
 
-def make_number_reader(dtype: str) -> Callable[[Cursor], pa.Array]:
-    """Return a function that reads numbers of a big-endian NumPy type."""
+@dataclass(frozen=True, slots=True)
+class ScalarForm:
+    """A type without parameters: its short name, and the layout of its values.
 
-    def read(cursor: Cursor) -> pa.Array:
-        return pa.array(cursor.numbers(dtype))
+    ``snapshot`` is the class of its serializer snapshot; it is None if no Java serializer has it.
+    ``key_hash`` is None if keys of the type have a hash that a savepoint does not contain.
+    ``single_key_hashes`` hashes keys that are a single value, if the column of ``key_hash`` cannot
+    hold all of them. ``length`` is ``getLength`` of the serializer if it differs from the width.
+    """
 
-    return read
+    name: str
+    snapshot: str | None
+    layout: Layout
+    key_hash: KeyHash | None = None
+    single_key_hashes: Callable[[pa.Array], list[int]] | None = None
+    length: int | None = None
+
+
+def number_layout(dtype: str, column_type: pa.DataType | None = None) -> Numbers:
+    """Return the layout of numbers of a big-endian NumPy type.
+
+    They are cast to ``column_type``, by default to the numbers of Arrow.
+    """
+    numbers = pa.from_numpy_dtype(np.dtype(dtype).newbyteorder("="))
+    return Numbers(dtype, column_type or numbers, numbers)
 
 
 def _read_booleans(cursor: Cursor) -> pa.Array:
@@ -69,39 +88,26 @@ def _write_sorted_longs(array: pa.Array) -> pa.Array:
 
 
 def _define_number(
-    name: str, serializer: str, dtype: str, arrow: pa.DataType, key_hash: KeyHash | None = None
+    name: str, serializer: str, layout: Layout, key_hash: KeyHash | None = None
 ) -> ScalarForm:
-    snapshot, width = inner_class(BASE, serializer), Width(np.dtype(dtype).itemsize)
-    read, write = make_number_reader(dtype), make_number_writer(dtype)
-    return ScalarForm(name, snapshot, arrow, width, read, write, key_hash or plain_hash(name))
+    return ScalarForm(name, inner_class(BASE, serializer), layout, key_hash or plain_hash(name))
 
 
 _CODE_UNIT = KeyHash("Character", lambda column: column.cast(pa.int32()))
-
+BOOLEAN = Leaf(pa.bool_(), 1, _read_booleans, _write_booleans)
 NUMBERS = (
-    ScalarForm(
-        "Boolean",
-        inner_class(BASE, "BooleanSerializer"),
-        pa.bool_(),
-        Width(1),
-        _read_booleans,
-        _write_booleans,
-        plain_hash("Boolean"),
-    ),
-    _define_number("Byte", "ByteSerializer", ">i1", pa.int8()),
-    _define_number("Short", "ShortSerializer", ">i2", pa.int16()),
-    _define_number("Integer", "IntSerializer", ">i4", pa.int32()),
-    _define_number("Long", "LongSerializer", ">i8", pa.int64()),
-    _define_number("Float", "FloatSerializer", ">f4", pa.float32()),
-    _define_number("Double", "DoubleSerializer", ">f8", pa.float64()),
-    _define_number("Character", "CharSerializer", ">u2", pa.uint16(), _CODE_UNIT),
+    _define_number("Boolean", "BooleanSerializer", BOOLEAN),
+    _define_number("Byte", "ByteSerializer", number_layout(">i1")),
+    _define_number("Short", "ShortSerializer", number_layout(">i2")),
+    _define_number("Integer", "IntSerializer", number_layout(">i4")),
+    _define_number("Long", "LongSerializer", number_layout(">i8")),
+    _define_number("Float", "FloatSerializer", number_layout(">f4")),
+    _define_number("Double", "DoubleSerializer", number_layout(">f8")),
+    _define_number("Character", "CharSerializer", number_layout(">u2"), _CODE_UNIT),
     ScalarForm(
         "SortedLong",
         inner_class(f"{FLINK}table.runtime.operators.sink.", "SortedLongSerializer"),
-        pa.int64(),
-        Width(8),
-        _read_sorted_longs,
-        _write_sorted_longs,
+        Leaf(pa.int64(), 8, _read_sorted_longs, _write_sorted_longs),
     ),
 )
 
@@ -116,73 +122,44 @@ def _read_nothing(cursor: Cursor) -> pa.Array:
     return pa.nulls(len(cursor))
 
 
-def _read_windows(cursor: Cursor) -> pa.Array:
-    start, end = (pa.array(cursor.numbers(">i8")) for _ in range(2))
-    return pa.StructArray.from_arrays([start, end], fields=list(WINDOW))
+def _nothing(byte: int, extent: int | Skip = 1) -> Leaf:
+    """Return the layout of values without columns, each of which is this byte."""
+    return Leaf(
+        pa.null(),
+        extent,
+        _read_nothing,
+        lambda array: matrix_bytes(np.full((len(array), 1), byte, np.uint8)),
+    )
 
 
-def _write_nothing(array: pa.Array) -> pa.Array:
-    return matrix_bytes(np.zeros((len(array), 1), np.uint8))
-
-
-def _write_tuple0(array: pa.Array) -> pa.Array:
-    return matrix_bytes(np.full((len(array), 1), 42, np.uint8))
-
-
-def _write_windows(array: pa.Array) -> pa.Array:
-    refuse_nulls(array)
-    return join_parts(*(write_numbers(column, ">i8") for column in array.flatten()))
-
-
-def _define_nothing(name: str, snapshot: str, length: int | None = None) -> ScalarForm:
-    return ScalarForm(name, snapshot, pa.null(), Width(1, length), _read_nothing, _write_nothing)
-
-
-def _define_window(name: str, package: str) -> ScalarForm:
-    snapshot = f"{package}TimeWindow$Serializer$TimeWindowSerializerSnapshot"
-    return ScalarForm(name, snapshot, WINDOW, Width(16), _read_windows, _write_windows)
-
-
+_VOID, _WINDOW = _nothing(0), Struct(tuple(WINDOW.names), (number_layout(">i8"),) * 2)
 _GLOBAL_WINDOW = "GlobalWindow$Serializer$GlobalWindowSerializerSnapshot"
+_TIME_WINDOW = "TimeWindow$Serializer$TimeWindowSerializerSnapshot"
 
 WINDOWS = (
-    _define_nothing("Void", inner_class(BASE, "VoidSerializer")),
-    _define_nothing("Null", inner_class(DATAVIEW, "NullSerializer")),
-    # Its getLength is 0, but it writes one byte.
-    _define_nothing(
+    ScalarForm("Void", inner_class(BASE, "VoidSerializer"), _VOID),
+    ScalarForm("Null", inner_class(DATAVIEW, "NullSerializer"), _VOID),
+    ScalarForm(
         "VoidNamespace",
         inner_class(f"{FLINK}runtime.state.", "VoidNamespaceSerializer"),
-        length=0,
+        _VOID,
+        length=0,  # but it writes one byte
     ),
-    _define_nothing("GlobalWindow", f"{_WINDOWS}{_GLOBAL_WINDOW}"),
-    _define_nothing("SqlGlobalWindow", f"{_SQL_WINDOWS}{_GLOBAL_WINDOW}"),
-    ScalarForm(
-        "Tuple0",
-        f"{RUNTIME}Tuple0SerializerSnapshot",
-        pa.null(),
-        make_fixed_skip(1),
-        _read_nothing,
-        _write_tuple0,
-    ),
-    _define_window("TimeWindow", _WINDOWS),
-    _define_window("SqlTimeWindow", _SQL_WINDOWS),
+    ScalarForm("GlobalWindow", f"{_WINDOWS}{_GLOBAL_WINDOW}", _VOID),
+    ScalarForm("SqlGlobalWindow", f"{_SQL_WINDOWS}{_GLOBAL_WINDOW}", _VOID),
+    ScalarForm("Tuple0", f"{RUNTIME}Tuple0SerializerSnapshot", _nothing(42, make_fixed_skip(1))),
+    ScalarForm("TimeWindow", f"{_WINDOWS}{_TIME_WINDOW}", _WINDOW),
+    ScalarForm("SqlTimeWindow", f"{_SQL_WINDOWS}{_TIME_WINDOW}", _WINDOW),
     ScalarForm(
         "CountWindow",
         f"{_SQL_WINDOWS}CountWindow$Serializer$CountWindowSerializerSnapshot",
-        pa.int64(),
-        Width(8),
-        make_number_reader(">i8"),
-        make_number_writer(">i8"),
+        number_layout(">i8"),
     ),
 )
 
 
 _MILLIS_PER_DAY = 86_400_000
-
-
-def _read_dates(cursor: Cursor) -> pa.Array:
-    """Read ``DateCoderImpl`` of PyFlink: days since 1970."""
-    return pa.array(cursor.numbers(">i4"), pa.int32()).cast(pa.date32())
+_TIME_OF_DAY = number_layout(">i4", pa.time32("ms"))
 
 
 def _read_times(cursor: Cursor) -> pa.Array:
@@ -191,29 +168,15 @@ def _read_times(cursor: Cursor) -> pa.Array:
     cursor.refuse(
         (millis < 0) | (millis >= _MILLIS_PER_DAY), "a day does not have this millisecond"
     )
-    return pa.array(millis, pa.int32()).cast(pa.time32("ms"))
-
-
-def _read_timestamps(cursor: Cursor) -> pa.Array:
-    """Read ``TimestampCoderImpl`` of PyFlink: milliseconds since 1970, without a time zone."""
-    return pa.array(cursor.numbers(">i8"), pa.int64()).cast(pa.timestamp("ms"))
-
-
-def _write_days_or_millis(array: pa.Array) -> pa.Array:
-    return write_numbers(array.cast(pa.int32()), ">i4")
-
-
-def _write_timestamps(array: pa.Array) -> pa.Array:
-    return write_numbers(array.cast(pa.int64()), ">i8")
+    return pa.array(millis, pa.int32()).cast(_TIME_OF_DAY.arrow)
 
 
 PYTHON_SCALARS = (
-    ScalarForm("PythonDate", None, pa.date32(), Width(4), _read_dates, _write_days_or_millis),
-    ScalarForm("PythonTime", None, pa.time32("ms"), Width(4), _read_times, _write_days_or_millis),
-    ScalarForm(
-        "PythonTimestamp", None, pa.timestamp("ms"), Width(8), _read_timestamps, _write_timestamps
-    ),
+    ScalarForm("PythonDate", None, number_layout(">i4", pa.date32())),
+    ScalarForm("PythonTime", None, Leaf(_TIME_OF_DAY.arrow, 4, _read_times, _TIME_OF_DAY.write)),
+    ScalarForm("PythonTimestamp", None, number_layout(">i8", pa.timestamp("ms"))),
 )
+"""Dates and times of PyFlink's coders: days and milliseconds, without a time zone."""
 
 
 _CONSTANTS = {1: 0, 2: 1, 3: 10}
@@ -322,22 +285,14 @@ def _write_big_decimals(array: pa.Array) -> pa.Array:
 
 
 BIG_NUMBERS = (
-    ScalarForm(
+    _define_number(
         "BigInteger",
-        inner_class(BASE, "BigIntSerializer"),
-        pa.string(),
-        _skip_big_integer,
-        _read_big_integers,
-        _write_big_integers,
-        plain_hash("BigInteger"),
+        "BigIntSerializer",
+        Leaf(pa.string(), _skip_big_integer, _read_big_integers, _write_big_integers),
     ),
-    ScalarForm(
+    _define_number(
         "BigDecimal",
-        inner_class(BASE, "BigDecSerializer"),
-        pa.string(),
-        _skip_big_decimal,
-        _read_big_decimals,
-        _write_big_decimals,
-        plain_hash("BigDecimal"),
+        "BigDecSerializer",
+        Leaf(pa.string(), _skip_big_decimal, _read_big_decimals, _write_big_decimals),
     ),
 )

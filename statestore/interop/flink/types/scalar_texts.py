@@ -6,7 +6,6 @@ the elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,27 +16,22 @@ import pyarrow.compute as pc
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, string_value
 from statestore.interop.flink.metadata.snapshot_format import BASE, FLINK, TABLE, inner_class
+from statestore.interop.flink.types.base import Layout
 from statestore.interop.flink.types.byte_cursor import (
     BYTES,
-    Bytes,
     Cursor,
     Places,
     Rows,
-    Skip,
     join_parts,
-    list_offsets,
     piece_array,
     skip_sized,
 )
 from statestore.interop.flink.types.column_bytes import (
-    refuse_nulls,
-    write_counted,
-    write_numbers,
     write_sized,
 )
 from statestore.interop.flink.types.key_hash import plain_hash
 from statestore.interop.flink.types.layouts import Counted, Leaf
-from statestore.interop.flink.types.scalar_form import ScalarForm
+from statestore.interop.flink.types.scalar_numbers import BOOLEAN, ScalarForm, number_layout
 
 
 def skip_string(reader: Reader) -> None:
@@ -157,124 +151,35 @@ def _write_varints(values: npt.NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(BYTES, len(values), buffers)
 
 
+_TEXT = Leaf(pa.string(), skip_string, read_strings, write_strings)
+_SIZED = Leaf(pa.binary(), skip_sized, read_sized, write_sized)
 TEXTS = (
-    ScalarForm(
-        "String",
-        inner_class(BASE, "StringSerializer"),
-        pa.string(),
-        skip_string,
-        read_strings,
-        write_strings,
-        plain_hash("String"),
-    ),
+    ScalarForm("String", inner_class(BASE, "StringSerializer"), _TEXT, plain_hash("String")),
     ScalarForm(
         "StringData",
         inner_class(TABLE, "StringDataSerializer"),
-        pa.string(),
-        skip_sized,
-        _read_string_data,
-        write_sized,
+        Leaf(pa.string(), skip_sized, _read_string_data, write_sized),
     ),
     ScalarForm(
         "ByteArrayWrapper",
         inner_class(f"{FLINK}streaming.api.utils.", "ByteArrayWrapperSerializer"),
-        pa.binary(),
-        skip_sized,
-        read_sized,
-        write_sized,
+        _SIZED,
     ),
 )
 
 
-_ARRAYS = f"{BASE}array."
-_NO_BYTES = np.empty(0, np.uint8)
+def _define_array(name: str, element: str, layout: Layout) -> ScalarForm:
+    return ScalarForm(name, inner_class(f"{BASE}array.", f"{element}ArraySerializer"), layout)
 
 
-def _make_array_skip(width: int) -> Skip:
-    def skip(reader: Reader) -> None:
-        reader.take(reader.i32() * width)
-
-    return skip
-
-
-def _take_elements(cursor: Cursor, width: int) -> tuple[Places, Bytes]:
-    """Return the number of elements of every row, and the bytes of all elements."""
-    counts = cursor.counts(width)
-    begins = cursor.position
-    cursor.position = begins + counts * width
-    pieces = piece_array(cursor.data(), begins, cursor.position)
-    _, _, content = pieces.buffers()
-    if not content:
-        return counts, _NO_BYTES
-    return counts, np.frombuffer(content, np.uint8, int((counts * width).sum()))
-
-
-def _read_boolean_arrays(cursor: Cursor) -> pa.Array:
-    counts, raw = _take_elements(cursor, 1)
-    cursor.refuse(np.array([bool((raw > 1).any())]), "a boolean is neither 0 nor 1")
-    return pa.ListArray.from_arrays(list_offsets(counts), pa.array(raw == 1))
-
-
-def _make_array_reader(dtype: np.dtype[np.generic]) -> Callable[[Cursor], pa.Array]:
-    def read(cursor: Cursor) -> pa.Array:
-        counts, raw = _take_elements(cursor, dtype.itemsize)
-        values = pa.array(raw.view(dtype).astype(dtype.newbyteorder("=")))
-        return pa.ListArray.from_arrays(list_offsets(counts), values)
-
-    return read
-
-
-def _make_array_writer(dtype: str) -> Callable[[pa.Array], pa.Array]:
-    def write(array: pa.Array) -> pa.Array:
-        refuse_nulls(array)
-        return write_counted(array, write_numbers(array.flatten(), dtype))
-
-    return write
-
-
-def _write_boolean_arrays(array: pa.Array) -> pa.Array:
-    refuse_nulls(array)
-    return write_counted(array, write_numbers(array.flatten().cast(pa.int8()), ">i1"))
-
-
-def _define_array(name: str, serializer: str, dtype_name: str, element: pa.DataType) -> ScalarForm:
-    dtype: np.dtype[np.generic] = np.dtype(dtype_name)
-    skip = _make_array_skip(dtype.itemsize)
-    read, write = _make_array_reader(dtype), _make_array_writer(dtype_name)
-    snapshot = inner_class(_ARRAYS, serializer)
-    return ScalarForm(name, snapshot, pa.list_(element), skip, read, write)
-
-
-_STRINGS = Counted(Leaf(pa.string(), skip_string, read_strings, write_strings))
 ARRAYS = (
-    ScalarForm(
-        "boolean[]",
-        inner_class(_ARRAYS, "BooleanPrimitiveArraySerializer"),
-        pa.list_(pa.bool_()),
-        _make_array_skip(1),
-        _read_boolean_arrays,
-        _write_boolean_arrays,
-    ),
-    ScalarForm(
-        "byte[]",
-        inner_class(_ARRAYS, "BytePrimitiveArraySerializer"),
-        pa.binary(),
-        skip_sized,
-        read_sized,
-        write_sized,
-    ),
-    _define_array("short[]", "ShortPrimitiveArraySerializer", ">i2", pa.int16()),
-    _define_array("int[]", "IntPrimitiveArraySerializer", ">i4", pa.int32()),
-    _define_array("long[]", "LongPrimitiveArraySerializer", ">i8", pa.int64()),
-    _define_array("float[]", "FloatPrimitiveArraySerializer", ">f4", pa.float32()),
-    _define_array("double[]", "DoublePrimitiveArraySerializer", ">f8", pa.float64()),
-    _define_array("char[]", "CharPrimitiveArraySerializer", ">u2", pa.uint16()),
-    ScalarForm(
-        "String[]",
-        inner_class(_ARRAYS, "StringArraySerializer"),
-        _STRINGS.arrow_type(),
-        _STRINGS.skipper(),
-        _STRINGS.read,
-        _STRINGS.write,
-    ),
+    _define_array("boolean[]", "BooleanPrimitive", Counted(BOOLEAN)),
+    _define_array("byte[]", "BytePrimitive", _SIZED),
+    _define_array("short[]", "ShortPrimitive", Counted(number_layout(">i2"))),
+    _define_array("int[]", "IntPrimitive", Counted(number_layout(">i4"))),
+    _define_array("long[]", "LongPrimitive", Counted(number_layout(">i8"))),
+    _define_array("float[]", "FloatPrimitive", Counted(number_layout(">f4"))),
+    _define_array("double[]", "DoublePrimitive", Counted(number_layout(">f8"))),
+    _define_array("char[]", "CharPrimitive", Counted(number_layout(">u2"))),
+    _define_array("String[]", "String", Counted(_TEXT)),
 )

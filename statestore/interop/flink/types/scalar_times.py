@@ -25,7 +25,8 @@ from statestore.interop.flink.metadata.snapshot_format import BASE, inner_class
 from statestore.interop.flink.types.byte_cursor import Cursor, Places, Rows
 from statestore.interop.flink.types.column_bytes import matrix_bytes, refuse_outside
 from statestore.interop.flink.types.key_hash import KeyHash, plain_hash
-from statestore.interop.flink.types.scalar_form import ScalarForm, Width
+from statestore.interop.flink.types.layouts import Leaf
+from statestore.interop.flink.types.scalar_numbers import ScalarForm
 from statestore.keys.hashing import key_hash
 
 _LOWEST = -(1 << 63)
@@ -196,8 +197,9 @@ def _define_time(
     def write(array: pa.Array) -> pa.Array:
         return matrix_bytes(encode(array))
 
+    layout = Leaf(arrow, width, read, write)
     snapshot = inner_class(BASE, f"{name}Serializer")
-    return ScalarForm(name, snapshot, arrow, Width(width), read, write, key_hash, single_key_hashes)
+    return ScalarForm(name, snapshot, layout, key_hash, single_key_hashes)
 
 
 def _to_millis(array: pa.Array) -> pa.Array:

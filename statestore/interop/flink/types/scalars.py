@@ -20,12 +20,12 @@ from statestore.interop.flink.types.key_hash import (
     hash_column,
     hash_valid,
 )
-from statestore.interop.flink.types.scalar_form import ScalarForm
 from statestore.interop.flink.types.scalar_numbers import (
     BIG_NUMBERS,
     NUMBERS,
     PYTHON_SCALARS,
     WINDOWS,
+    ScalarForm,
 )
 from statestore.interop.flink.types.scalar_texts import ARRAYS, TEXTS
 from statestore.interop.flink.types.scalar_times import TIMES
@@ -58,7 +58,7 @@ class Scalar(FlinkType):
         return self.name.endswith("[]")
 
     def _serializer_length(self) -> int | None:
-        return self.form.serializer_length
+        return self.fixed_width if self.form.length is None else self.form.length
 
     def _make_layout(self) -> Layout:
         return self.form.layout

@@ -191,7 +191,7 @@ def defined_types() -> set[type[FlinkType]]:
         for name in names
         for member in vars(import_module(f"{types.__name__}.{name}")).values()
         if inspect.isclass(member) and issubclass(member, FlinkType)
-        if not inspect.isabstract(member)
+        if member is not FlinkType and not inspect.isabstract(member)
     }
 
 
