@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,12 +21,11 @@ from pyspark.sql import functions as F
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.format.digest import RowSet
-from statestore.interop.spark.columns import FamilyColumns, StoreColumns
+from statestore.interop.spark.columns import StoreColumns
 from statestore.interop.spark.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark.location_writer import (
     ExportedStore,
     ProgressReporter,
-    StoreRows,
     Target,
     check_shape,
     write_location,
@@ -38,13 +38,13 @@ from statestore.interop.spark.state_files import Provider
 from statestore.interop.spark.state_reader import (
     digest_state,
     observe_columns,
-    observe_state,
     observe_table,
 )
 from statestore.interop.spark.stores import (
+    StoreRows,
     needs_rewriter,
     number_list,
-    rebuild_store,
+    rebuilt_store,
     refuse_unwritable,
 )
 from statestore.interop.spark.table_fit import fit_table, refuse_unfit_rows
@@ -57,45 +57,6 @@ from statestore.interop.spark.wanted_states import (
 from statestore.spark.hashing import column_of
 from statestore.spark.structs import KEY_BYTES, VALUE_BYTES
 from statestore.storage import open_storage
-
-
-@dataclass(frozen=True)
-class _TableStore:
-    """A state store with the rows of one table."""
-
-    imported: ImportedStore
-    table: DataFrame
-
-    observe = staticmethod(observe_columns)
-
-    def rows(self, partitions: int) -> DataFrame:
-        """Return the store's rows as Spark's bytes, one Spark partition per state partition."""
-        return self.imported.columns.to_bytes(self.table, partitions)
-
-    @property
-    def proofs(self) -> tuple[tuple[ImportedStore, RowSet], ...]:
-        """The store, with the rows of the table."""
-        return ((self.imported, self.imported.contents),)
-
-
-@dataclass(frozen=True)
-class _VariablesStore:
-    """The store of a transformWithState, with a table for each variable."""
-
-    imported: ImportedStore
-    variables: tuple[tuple[ImportedStore, DataFrame], ...]
-
-    observe = staticmethod(observe_state)
-
-    def rows(self, partitions: int) -> DataFrame:
-        """Return the store's rows as Spark's bytes, one Spark partition per state partition."""
-        assert isinstance(self.imported.columns, FamilyColumns)
-        return rebuild_store(self.imported.columns, self.variables, partitions)
-
-    @property
-    def proofs(self) -> tuple[tuple[ImportedStore, RowSet], ...]:
-        """The variables, with the rows of their tables."""
-        return tuple((part, part.contents) for part, _ in self.variables)
 
 
 def build_stores(
@@ -116,21 +77,22 @@ def build_stores(
 
 def _variables_store(
     planned: PlannedQuery, store: PlannedPart, tables: Mapping[str, DataFrame], partitions: int
-) -> _VariablesStore:
+) -> StoreRows:
     variables = []
     for state in planned.states:
         if state.planned.part.operator == store.part.operator:
             table = tables[state.name]
             if state.planned.part.form is PartForm.LIST:
                 table = number_list(state.store_columns, table)
-            variables.append((_imported(state.planned, table, partitions), table))
+            part = _imported(state.planned, table, partitions)
+            variables.append((part, table, part.contents))
     own = ImportedStore(**vars(store.part), columns=store.columns, contents=RowSet(0, 0))
-    return _VariablesStore(own, tuple(variables))
+    return rebuilt_store(own, variables)
 
 
 def _table_store(
     planned: PlannedQuery, store: PlannedPart, tables: Mapping[str, DataFrame], partitions: int
-) -> _TableStore:
+) -> StoreRows:
     name = store.part.state.removesuffix(f"-{JOIN_ROWS}").removesuffix(f"-{JOIN_COUNTS}")
     state = planned.state(f"{store.part.uid}/{name}")
     table = tables[state.name]
@@ -138,7 +100,9 @@ def _table_store(
         table = _number_rows(table, state)
     if store.part.store.endswith(JOIN_COUNTS):
         table = _count_rows(table, state, store)
-    return _TableStore(_imported(store, table, partitions), table)
+    own = _imported(store, table, partitions)
+    rows = partial(own.columns.to_bytes, table)
+    return StoreRows(own, rows, observe_columns, [(own, own.contents)])
 
 
 def _imported(planned: PlannedPart, table: DataFrame, partitions: int) -> ImportedStore:

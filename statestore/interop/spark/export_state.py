@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +53,12 @@ from statestore.interop.spark.rewriter import check_spark
 from statestore.interop.spark.source_changes import change_sources
 from statestore.interop.spark.state_damage import refuse_damaged_states
 from statestore.interop.spark.state_reader import observe_bytes, prepared_session
-from statestore.interop.spark.stores import needs_rewriter, refuse_unwritable, select_stores
+from statestore.interop.spark.stores import (
+    StoreRows,
+    needs_rewriter,
+    refuse_unwritable,
+    select_stores,
+)
 from statestore.spark.compat import refuse_connect
 from statestore.storage import open_storage
 from statestore.store import StateStore
@@ -225,25 +231,6 @@ class RepartitionedLocation:
     dry_run: bool
 
 
-@dataclass(frozen=True)
-class _LocatedStore:
-    """One of Spark's stores with the rows that Spark reads from its location."""
-
-    imported: ImportedStore
-    read: DataFrame
-
-    observe = staticmethod(observe_bytes)  # the rows never become columns
-
-    def rows(self, partitions: int) -> DataFrame:
-        """Return the store's rows as Spark's bytes, one Spark partition per state partition."""
-        return self.imported.columns.move(self.read, partitions)
-
-    @property
-    def proofs(self) -> tuple[tuple[ImportedStore, RowSet], ...]:
-        """The store, with the rows that Spark read from the old location."""
-        return ((self.imported, self.imported.contents),)
-
-
 def repartition_location(
     spark: SparkSession,
     source: str,
@@ -342,12 +329,14 @@ def _read_store(
     part: StatePart,
     is_strict: bool,
     reporter: ProgressReporter,
-) -> _LocatedStore:
+) -> StoreRows:
     reporter(f"reading {part.state} of {part.uid}")
     rows = read_stored_rows(spark, url, batch, part)
     columns = map_columns(rows, part)
     contents = _observe_rows(rows, columns, part, is_strict)
-    return _LocatedStore(ImportedStore(**vars(part), columns=columns, contents=contents), rows)
+    store = ImportedStore(**vars(part), columns=columns, contents=contents)
+    # The rows never become columns.
+    return StoreRows(store, partial(columns.move, rows), observe_bytes, [(store, contents)])
 
 
 def _observe_rows(rows: DataFrame, columns: Columns, part: StatePart, is_strict: bool) -> RowSet:

@@ -10,7 +10,6 @@ meantime. :func:`with_progress` reads them. The layout of the state's rows stays
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +18,7 @@ from statestore.catalog.catalog import CheckpointRef
 from statestore.errors import InvalidArgumentError
 from statestore.format.left_out import LeftOutState
 from statestore.interop.spark.import_record import QueryRecord
-from statestore.interop.spark.location import BatchPlan, CheckpointLocation
+from statestore.interop.spark.location import BatchPlan, CheckpointLocation, OffsetLogEntry
 from statestore.interop.spark.location_writer import Target
 from statestore.interop.spark.source_changes import write_positions
 from statestore.storage import open_storage
@@ -27,10 +26,8 @@ from statestore.store import StateStore
 from statestore.streaming.planned import TICKS
 from statestore.streaming.progress import same_ends
 
-_TICK = b'{"offset":0,"timestamp":0}'
+_TICK = '{"offset":0,"timestamp":0}'
 """The start position of a tick source."""
-_NAMED = b"v2\n"
-"""The first line of an offset log that begins each position with the source's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +93,7 @@ def export_progress(
     for name, content in record.logs:
         if not name.startswith("state/"):
             has_tick = ticks and name.startswith("offsets/")
-            target.put(name, _add_tick(content, _tick_source(record)) if has_tick else content)
+            target.put(name, _add_tick(content, record) if has_tick else content)
     target.finish()
     return ExportedProgress(
         store=store.url,
@@ -164,10 +161,10 @@ def _tick_source(record: QueryRecord) -> str:
     return TICKS if record.names else str(len(record.ends))
 
 
-def _add_tick(content: bytes, source: str) -> bytes:
+def _add_tick(content: bytes, record: QueryRecord) -> bytes:
     """Return a file of the offset log with the start position of a tick source."""
-    name = f"{source}:".encode() if content.startswith(_NAMED) else b""
-    return content + b"\n" + name + _TICK
+    entry = OffsetLogEntry.parse(content)
+    return entry.with_sources([*entry.sources, (_tick_source(record), _TICK)]).encode()
 
 
 def _list_ends(record: QueryRecord, plan: BatchPlan) -> tuple[str, ...]:
@@ -194,12 +191,6 @@ def _convert_logs(record: QueryRecord, location: CheckpointLocation) -> Iterator
         if name.startswith(f"sources/{tick}/"):
             continue
         if name.startswith("offsets/"):
-            version, settings, *ends = content.split(b"\n")
-            planned = json.loads(settings) | {"conf": record.settings}
-            if content.startswith(_NAMED):
-                ends = [end for end in ends if not end.startswith(f"{tick}:".encode())]
-            else:
-                ends = ends[: len(record.ends)]
-            settings = json.dumps(planned, separators=(",", ":")).encode()
-            content = b"\n".join([version, settings, *ends])
+            entry = OffsetLogEntry.parse(content).with_conf(record.settings)
+            content = entry.with_sources(pair for pair in entry.sources if pair[0] != tick).encode()
         yield name, content

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.digest import RowSet
 from statestore.interop.spark.columns import FamilyColumns, StoreColumns
+from statestore.interop.spark.location import OffsetLogEntry
 from statestore.interop.spark.parts import Columns, PartForm, StatePart
 from statestore.interop.spark.query_settings import settings_of
 from statestore.restore.restored import RestoredCheckpoint
@@ -123,8 +124,11 @@ class QueryRecord:
     @property
     def settings(self) -> Mapping[str, str]:
         """The settings of the imported micro-batch, as in :class:`BatchPlan`."""
-        _, planned, *_ = dict(self.logs)[f"offsets/{self.imported_batch}"].split(b"\n")
-        return settings_of(json.loads(planned)["conf"])
+        return settings_of(self.offsets_entry(self.imported_batch).conf)
+
+    def offsets_entry(self, batch: int) -> OffsetLogEntry:
+        """Return the entry of a micro-batch in the offset log."""
+        return OffsetLogEntry.parse(dict(self.logs)[f"offsets/{batch}"])
 
     @property
     def positions(self) -> Mapping[str, str]:
@@ -159,7 +163,7 @@ class QueryRecord:
         progress = Progress.of(restored, QUERY)
         query, batch = progress.queries[-1]
         # A record of an older release has no positions; then the positions in its logs apply.
-        ends = progress.ends or tuple(dict(logs)[f"offsets/{batch}"].decode().splitlines()[2:])
+        ends = progress.ends or OffsetLogEntry.parse(dict(logs)[f"offsets/{batch}"]).lines
         location = next((origin["location"] for origin in _read_origin(restored)), "")
         offsets = stored_offsets(restored, QUERY)
         return cls(query, batch, location, ends, stores, logs, progress.names, offsets)

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -102,6 +102,55 @@ class BatchPlan:
         """The names that the query gave to its sources, in the order of ``ends``; empty if none."""
         sources = self.sources or ()
         return () if all(map(str.isdecimal, sources)) else sources
+
+
+@dataclass(frozen=True)
+class OffsetLogEntry:
+    """An entry of the offset log: the settings of a micro-batch as JSON, and a line per source.
+
+    The line is the end of the source's data. In version 2, the source's name and a colon precede
+    it. Version 1 identifies sources by their numbers.
+    """
+
+    version: str
+    settings: str
+    lines: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, content: bytes) -> OffsetLogEntry:
+        """Return the entry in a file, which :meth:`CheckpointLocation.plan` has checked."""
+        version, settings, *lines = content.decode().split("\n")
+        return cls(version, settings, tuple(lines))
+
+    @property
+    def sources(self) -> tuple[tuple[str, str], ...]:
+        """The name or number of each source, and its end."""
+        if self.version == "v2":
+            return tuple(split_sources(self.lines))
+        return tuple((str(number), end) for number, end in enumerate(self.lines))
+
+    @property
+    def conf(self) -> dict[str, str]:
+        """The settings of the session that Spark keeps for the query."""
+        conf: dict[str, str] = json.loads(self.settings)["conf"]
+        return conf
+
+    def with_conf(self, conf: Mapping[str, str]) -> OffsetLogEntry:
+        """Return the entry with other settings of the session."""
+        settings = json.loads(self.settings) | {"conf": conf}
+        return replace(self, settings=json.dumps(settings, separators=(",", ":")))
+
+    def with_sources(self, sources: Iterable[tuple[str, str]]) -> OffsetLogEntry:
+        """Return the entry with other sources, in this order; a repeated name is written once."""
+        if self.version == "v2":
+            return replace(
+                self, lines=tuple(f"{name}:{end}" for name, end in dict(sources).items())
+            )
+        return replace(self, lines=tuple(end for _, end in sources))
+
+    def encode(self) -> bytes:
+        """Return the content of the file."""
+        return "\n".join([self.version, self.settings, *self.lines]).encode()
 
 
 @dataclass(frozen=True)
@@ -228,7 +277,13 @@ class CheckpointLocation:
             raise DamagedFileError(
                 f"{self.url}/{name} is truncated: it has no end position of a source"
             )
-        sources, ends = self._split_sources(name, version, lines[1:])
+        try:
+            named = OffsetLogEntry(version, lines[0], tuple(lines[1:])).sources
+        except ValueError as error:
+            raise DamagedFileError(
+                f"{self.url}/{name} is not in Spark's format: {error}"
+            ) from error
+        ends = tuple(end for _, end in named)
         for end in ends:
             if end != _NO_END:
                 self.decode(name, end.encode(), object)
@@ -238,22 +293,8 @@ class CheckpointLocation:
             settings.batchTimestampMs,
             settings_of(settings.conf),
             ends,
-            sources,
+            None if version == "v1" else tuple(source for source, _ in named),
         )
-
-    def _split_sources(
-        self, name: str, version: str, lines: list[str]
-    ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-        """Return the sources' names, which version 1 does not have, and their ends."""
-        if version == "v1":
-            return None, tuple(lines)
-        try:
-            named = split_sources(lines)
-        except ValueError as error:
-            raise DamagedFileError(
-                f"{self.url}/{name} is not in Spark's format: {error}"
-            ) from error
-        return tuple(source for source, _ in named), tuple(end for _, end in named)
 
     def commit(self, number: int) -> BatchCommit:
         """Return the commit log entry of a micro-batch; raises the errors of :meth:`plan`."""
@@ -326,10 +367,8 @@ class CheckpointLocation:
         if SHUFFLE_PARTITIONS in self.plan(number).settings:
             return {}
         name = f"offsets/{number}"
-        version, settings, *ends = self.read_content(name).split(b"\n")
-        planned = json.loads(settings)
-        planned["conf"] |= {SHUFFLE_PARTITIONS: str(partitions)}
-        return {name: b"\n".join([version, json.dumps(planned).encode(), *ends])}
+        entry = OffsetLogEntry.parse(self.read_content(name))
+        return {name: entry.with_conf(entry.conf | {SHUFFLE_PARTITIONS: str(partitions)}).encode()}
 
     def file_sizes(self, folder: str) -> dict[str, int]:
         """Return the size of each file of a folder by its name, without subfolders."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -27,7 +26,6 @@ from statestore.errors import (
     InvalidArgumentError,
     StorageError,
 )
-from statestore.format.digest import RowSet
 from statestore.interop.spark import query_settings
 from statestore.interop.spark.import_record import ImportedStore, QueryRecord
 from statestore.interop.spark.location import (
@@ -36,6 +34,7 @@ from statestore.interop.spark.location import (
     PROVIDERS,
     UNFINISHED,
     CheckpointLocation,
+    OffsetLogEntry,
     provider_name,
     state_folder,
 )
@@ -53,7 +52,7 @@ from statestore.interop.spark.state_reader import (
     observe_state,
     prepared_session,
 )
-from statestore.interop.spark.stores import needs_rewriter
+from statestore.interop.spark.stores import StoreRows, needs_rewriter
 from statestore.spark.bucket_access import configure_storage_access
 from statestore.spark.compat import keep_empty_partitions
 from statestore.spark.error_cause import describe_cause
@@ -167,25 +166,6 @@ def choose_provider(record: QueryRecord, wanted: Provider | None) -> Provider:
     return wanted or ("rocksdb" if provider_name(record.settings) == "rocksdb" else "hdfs")
 
 
-class StoreRows(Protocol):
-    """One of Spark's stores, with the rows that are written."""
-
-    @property
-    def imported(self) -> ImportedStore:
-        """The store."""
-
-    def rows(self, partitions: int) -> DataFrame:
-        """Return the store's rows as Spark's bytes, one Spark partition per state partition."""
-
-    @property
-    def observe(self) -> Observe:
-        """The function that reads the store back; its views are compared by digests of columns."""
-
-    @property
-    def proofs(self) -> Sequence[tuple[ImportedStore, RowSet]]:
-        """The parts that Spark must read back, with their rows."""
-
-
 def write_location(
     spark: SparkSession,
     target: Target,
@@ -288,11 +268,6 @@ def _write_files(
             ) from error
 
 
-def _split_offsets(content: bytes) -> tuple[list[bytes], dict[str, Any]]:
-    lines = content.split(b"\n")
-    return lines, json.loads(lines[1])
-
-
 def _build_files(
     logs: Mapping[str, bytes], shape: tuple[int, Provider], location: str
 ) -> dict[str, bytes]:
@@ -301,13 +276,11 @@ def _build_files(
     files = {}
     for name, content in logs.items():
         if name.startswith("offsets/"):
-            lines, settings = _split_offsets(content)
-            conf = settings["conf"]
-            conf |= {SHUFFLE_PARTITIONS: str(partitions), PROVIDER: PROVIDERS[provider]}
+            entry = OffsetLogEntry.parse(content)
+            changes = {SHUFFLE_PARTITIONS: str(partitions), PROVIDER: PROVIDERS[provider]}
             # All rows are in the partitions of their keys now, whatever the query did before.
-            conf |= {query_settings.CODEC: CODEC, query_settings.STRICT: "true"}
-            lines[1] = json.dumps(settings, separators=(",", ":")).encode()
-            files[name] = b"\n".join(lines)
+            changes |= {query_settings.CODEC: CODEC, query_settings.STRICT: "true"}
+            files[name] = entry.with_conf(entry.conf | changes).encode()
         elif name.startswith("state/") and name.split("/")[2] == "_metadata":
             folder = schema_folder(location, int(name.split("/")[1]))
             files[name] = rewrite_description(content, folder, partitions)

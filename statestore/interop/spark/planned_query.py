@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,6 +33,7 @@ from statestore.interop.spark.location import (
     FORMAT_VERSION,
     PROVIDER,
     CheckpointLocation,
+    OffsetLogEntry,
     provider_name,
 )
 from statestore.interop.spark.location_writer import check_shape
@@ -76,23 +77,6 @@ class SourcePosition:
     begins: str
     planned: str
     files: int | None = None
-
-
-def offset_log_entry(
-    version: str,
-    metadata: Mapping[str, Any],
-    positions: Sequence[SourcePosition],
-    ends: Sequence[str],
-) -> bytes:
-    """Return an entry of the offset log with an end for each source.
-
-    ``version`` is ``v1`` or ``v2``, whose lines begin with the name of a source.
-    """
-    lines: Sequence[str] = ends
-    if version != "v1":
-        named = {position.folder: end for position, end in zip(positions, ends, strict=True)}
-        lines = [f"{name}:{end}" for name, end in named.items()]
-    return "\n".join([version, json.dumps(metadata), *lines]).encode()
 
 
 def find_positions(
@@ -287,9 +271,11 @@ class PlannedQuery:
 
     def offsets(self, ends: Sequence[str], watermark_ms: int) -> bytes:
         """Return the entry of micro-batch 0 in the offset log, with these ends of the sources."""
-        version, planned, *_ = dict(self.files)["offsets/0"].decode().split("\n")
-        metadata = json.loads(planned) | {"batchWatermarkMs": watermark_ms}
-        return offset_log_entry(version, metadata, self.sources, ends)
+        entry = OffsetLogEntry.parse(dict(self.files)["offsets/0"])
+        settings = json.loads(entry.settings) | {"batchWatermarkMs": watermark_ms}
+        folders = (source.folder for source in self.sources)
+        named = zip(folders, ends, strict=True)
+        return replace(entry, settings=json.dumps(settings)).with_sources(named).encode()
 
     def commit(self, watermark_ms: int) -> bytes:
         """Return the entry of micro-batch 0 in the commit log."""
@@ -511,9 +497,8 @@ def _build_offsets(query: DataFrame, positions: Sequence[SourcePosition], partit
     conf = spark._jsparkSession.conf()
     metadata = json.loads(package.OffsetSeqMetadata.apply(0, now, conf).json())
     metadata["conf"][SHUFFLE_PARTITIONS] = str(partitions)
-    version = f"v{spark.conf.get(_OFFSET_LOG, '1')}"
-    ends = [position.planned for position in positions]
-    return offset_log_entry(version, metadata, positions, ends)
+    entry = OffsetLogEntry(f"v{spark.conf.get(_OFFSET_LOG, '1')}", json.dumps(metadata), ())
+    return entry.with_sources((each.folder, each.planned) for each in positions).encode()
 
 
 def _ignore_rows(_rows: DataFrame, _batch: int) -> None:

@@ -32,7 +32,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.interop.spark.location import FORMAT_VERSION, provider_name
+from statestore.interop.spark.location import FORMAT_VERSION, OffsetLogEntry, provider_name
 from statestore.spark.compat import refuse_connect
 from statestore.spark.error_cause import SPARK_ERRORS, describe_cause
 
@@ -279,8 +279,7 @@ def _copy_metadata(
 
 
 def _check_provider(offsets: Path, location: str) -> None:
-    conf = json.loads(offsets.read_text(encoding="utf-8").splitlines()[1]).get("conf", {})
-    provider = provider_name(conf)
+    provider = provider_name(OffsetLogEntry.parse(offsets.read_bytes()).conf)
     if provider != "rocksdb":
         raise IncompatibleStateError(
             f"Spark's rewriter supports only RocksDB, but the provider in {location} is {provider}"

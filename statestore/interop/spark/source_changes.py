@@ -12,15 +12,14 @@ offsets are written into the log.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.spark.import_record import QUERY, QueryRecord
+from statestore.interop.spark.location import OffsetLogEntry
 from statestore.interop.spark.query_settings import SOURCE_NAMES, SparkTarget
 from statestore.sources.offsets import SourceOffset, changed_offsets, starting_offsets_json
-from statestore.streaming.planned import split_sources
 from statestore.streaming.progress import (
     NAMES,
     OFFSETS,
@@ -46,18 +45,18 @@ def change_sources(record: QueryRecord, target: SparkTarget) -> QueryRecord:
     """
     if target.has_same_sources:
         return record
-    version, _, *lines = dict(record.logs)[f"offsets/{record.batch}"].decode().split("\n")
-    old = [name for name, _ in _split(version, lines)]
-    _refuse_shared_folders(record, version, lines)
+    plan = f"offsets/{record.batch}"
+    entry = record.offsets_entry(record.batch)
+    old = [name for name, _ in entry.sources]
+    _refuse_shared_folders(record, entry)
     new = _new_names(old, target)
     names = [*filter(None, new.values()), *target.added_sources]
     is_named = not all(map(str.isdecimal, names))
-    new_version = "v2" if is_named or version == "v2" else "v1"
+    new_version = "v2" if is_named or entry.version == "v2" else "v1"
     was_named = not all(map(str.isdecimal, old))
     settings = {} if is_named == was_named else {SOURCE_NAMES: str(is_named).lower()}
     logs = dict(_change_logs(record.logs, new, target.added_sources, new_version, settings))
-    _, _, *changed = logs[f"offsets/{record.batch}"].decode().split("\n")
-    sources = _split(new_version, changed)
+    sources = OffsetLogEntry.parse(logs[plan]).sources
     return replace(
         record,
         logs=tuple(logs.items()),
@@ -75,8 +74,8 @@ def write_positions(record: QueryRecord) -> QueryRecord:
             offsets.
     """
     plan = f"offsets/{record.batch}"
-    version, settings, *lines = dict(record.logs)[plan].decode().split("\n")
-    ends = dict(_split(version, lines))
+    entry = record.offsets_entry(record.batch)
+    ends = dict(entry.sources)
     own = dict(zip(record.names or ends, record.ends, strict=False))
     if own.keys() != ends.keys() or not same_ends([ends[name] for name in own], own.values()):
         raise InvalidArgumentError(
@@ -99,8 +98,7 @@ def write_positions(record: QueryRecord) -> QueryRecord:
         )
     by_source = _assign_offsets(ends, offsets, subject)
     ends |= {name: starting_offsets_json(found) for name, found in by_source.items()}
-    changed = [f"{name}:{end}" if version == "v2" else end for name, end in ends.items()]
-    content = "\n".join([version, settings, *changed]).encode()
+    content = entry.with_sources(ends.items()).encode()
     logs = tuple((name, content if name == plan else data) for name, data in record.logs)
     return replace(record, logs=logs, ends=tuple(ends[name] for name in own))
 
@@ -129,19 +127,13 @@ def _assign_offsets(
     return {name: found for name, found in assigned.items() if found}
 
 
-def _split(version: str, lines: Sequence[str]) -> list[tuple[str, str]]:
-    if version == "v2":
-        return split_sources(lines)
-    return [(str(number), end) for number, end in enumerate(lines)]
-
-
-def _refuse_shared_folders(record: QueryRecord, version: str, lines: Sequence[str]) -> None:
+def _refuse_shared_folders(record: QueryRecord, entry: OffsetLogEntry) -> None:
     """Refuse two sources at the same position, which have one folder of logs between them."""
-    if version == "v2":
+    if entry.version == "v2":
         return
     folders = {name.split("/")[1] for name, _ in record.logs if name.startswith("sources/")}
-    for number, end in enumerate(lines):
-        others = [other for other in range(number) if lines[other] == end]
+    for number, end in enumerate(entry.lines):
+        others = [other for other in range(number) if entry.lines[other] == end]
         if str(number) not in folders and any(str(other) in folders for other in others):
             raise UnsupportedTypeError(
                 f"the query of {record.location or 'this location'} reads source {others[0]} "
@@ -210,7 +202,7 @@ def _change_logs(
     for name, content in logs:
         folder, _, rest = name.partition("/")
         if folder == "offsets":
-            yield name, _change_offsets(content.decode(), new, added, version, settings)
+            yield name, _change_offsets(content, new, added, version, settings)
         elif folder == "sources":
             source, _, file = rest.partition("/")
             if new.get(source, source) is not None:
@@ -220,25 +212,17 @@ def _change_logs(
 
 
 def _change_offsets(
-    content: str,
+    content: bytes,
     new: Mapping[str, str | None],
     added: Sequence[str],
     version: str,
     settings: Mapping[str, str],
 ) -> bytes:
-    old_version, metadata, *lines = content.split("\n")
-    if settings:
-        document = json.loads(metadata)
-        document["conf"] |= settings
-        metadata = json.dumps(document, separators=(",", ":"))
-    ends = {
-        renamed: end
-        for name, end in _split(old_version, lines)
-        if (renamed := new.get(name)) is not None
-    }
-    if version == "v2":
-        changed = [f"{name}:{end}" for name, end in ends.items()]
-    else:
+    entry = OffsetLogEntry.parse(content)
+    ends = {renamed: end for name, end in entry.sources if (renamed := new.get(name)) is not None}
+    if version == "v1":
         ends |= dict.fromkeys(added, _NO_POSITION)
-        changed = [ends[str(number)] for number in range(len(ends))]
-    return "\n".join([version, metadata, *changed]).encode()
+        ends = {str(number): ends[str(number)] for number in range(len(ends))}
+    if settings:
+        entry = entry.with_conf({**entry.conf, **settings})
+    return replace(entry, version=version).with_sources(ends.items()).encode()

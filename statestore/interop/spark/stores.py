@@ -40,7 +40,7 @@ An edit of one of the two would make Spark fail, lose rows, or ignore the edit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
@@ -58,7 +58,7 @@ from statestore.interop.spark.parts import JOIN, NOT_REWRITTEN, PREFIXED, PartFo
 from statestore.interop.spark.query_settings import ENCODING, JOIN_FORMAT
 from statestore.interop.spark.rows import encode_rows
 from statestore.interop.spark.state_files import Provider
-from statestore.interop.spark.state_reader import digest_state, observe_state
+from statestore.interop.spark.state_reader import Observe, digest_state, observe_state
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 from statestore.spark.hashing import column_of
 from statestore.spark.structs import KEY_BYTES, VALUE_BYTES
@@ -67,6 +67,26 @@ from statestore.store import StateStore
 _TO_TIME, _TO_KEY = "_keyToTimestamp", "_timestampToKey"
 _TTL, _FIRST, _COUNT, _ROWS = "$ttl_", "$min_", "$count_", "$rowCounter_"
 _GROUP, _ENTRY, _VALUE, _ROW = "grouping_key", "entry", "value", "row"
+
+
+@dataclass(frozen=True)
+class StoreRows:
+    """One of Spark's stores, with the rows that are written.
+
+    ``rows`` returns them for a number of shuffle partitions, as Spark's bytes, with one Spark
+    partition per state partition. ``observe`` reads the store back. ``proofs`` are the parts that
+    Spark must read back, with their rows; a part other than the store is observed by the digest
+    of its columns.
+    """
+
+    imported: ImportedStore
+    rows: Callable[[int], DataFrame]
+    observe: Observe
+    proofs: Sequence[tuple[ImportedStore, RowSet]]
+
+
+Variable = tuple[ImportedStore, DataFrame, RowSet]
+"""A variable of a transformWithState, and its rows, as Spark's reader will return them."""
 
 
 def family_names(part: StatePart) -> frozenset[str]:
@@ -95,19 +115,22 @@ def number_list(columns: StoreColumns, rows: DataFrame) -> DataFrame:
     )
 
 
-def rebuild_store(
-    store: FamilyColumns, variables: Sequence[tuple[ImportedStore, DataFrame]], partitions: int
-) -> DataFrame:
-    """Return a store's rows as Spark's bytes, from the rows of the states of all its variables."""
-    return store.partition_by_owner(rebuild_variables(variables, partitions), partitions)
+def rebuilt_store(store: ImportedStore, variables: Sequence[Variable]) -> StoreRows:
+    """Return a store whose rows are made from the states of all its variables."""
+    columns = store.columns
+    assert isinstance(columns, FamilyColumns)
+
+    def rows(partitions: int) -> DataFrame:
+        return columns.partition_by_owner(rebuild_variables(variables, partitions), partitions)
+
+    proofs = [(part, contents) for part, _, contents in variables]
+    return StoreRows(store, rows, observe_state, proofs)
 
 
-def rebuild_variables(
-    variables: Sequence[tuple[ImportedStore, DataFrame]], partitions: int
-) -> DataFrame:
+def rebuild_variables(variables: Sequence[Variable], partitions: int) -> DataFrame:
     """Return the rows of all families of all variables; see :func:`rebuild_families`."""
     families = []
-    for part, rows in variables:
+    for part, rows, _ in variables:
         assert isinstance(part.columns, StoreColumns)
         families.append(rebuild_families(part, part.columns, rows, partitions))
     return reduce(DataFrame.union, families)
@@ -301,48 +324,9 @@ _NOT_WRITTEN = "4"
 """The state format of joins that Spark's rewriter writes wrongly, up to Spark 4.3."""
 
 
-@dataclass(frozen=True)
-class StoredVariable:
-    """A variable of a transformWithState with its rows, as Spark's reader will return them."""
-
-    imported: ImportedStore
-    rows: DataFrame
-    contents: RowSet
-
-
-@dataclass(frozen=True)
-class StoreStates:
-    """One of Spark's stores with the state of its rows.
-
-    If ``variables`` is not empty, the store is rebuilt from its variables instead.
-    """
-
-    imported: ImportedStore
-    state: RestoredKeyedState
-    variables: tuple[StoredVariable, ...] = ()
-
-    observe = staticmethod(observe_state)  # the digest is that of the manifest
-
-    def rows(self, partitions: int) -> DataFrame:
-        """Return the store's rows as Spark's bytes, one Spark partition per state partition."""
-        columns = self.imported.columns
-        if not self.variables:
-            return columns.to_bytes(self.state.to_spark(), partitions)
-        assert isinstance(columns, FamilyColumns)
-        variables = [(variable.imported, variable.rows) for variable in self.variables]
-        return rebuild_store(columns, variables, partitions)
-
-    @property
-    def proofs(self) -> tuple[tuple[ImportedStore, RowSet], ...]:
-        """The parts that Spark must read back, with their rows."""
-        if not self.variables:
-            return ((self.imported, self.state.contents()),)
-        return tuple((variable.imported, variable.contents) for variable in self.variables)
-
-
 def select_stores(
     store: StateStore, restored: RestoredCheckpoint, record: QueryRecord, provider: Provider
-) -> tuple[StoreStates, ...]:
+) -> tuple[StoreRows, ...]:
     """Return the stores of a query's operators.
 
     Args:
@@ -406,23 +390,28 @@ def _select_store(
     record: QueryRecord,
     part: ImportedStore,
     provider: Provider,
-) -> StoreStates:
+) -> StoreRows:
     refuse_unwritable(record, part, provider)
     state = restored.keyed(part.uid, part.state)
-    variables: tuple[StoredVariable, ...] = ()
+    variables: tuple[Variable, ...] = ()
     if part.form is PartForm.FAMILIES:
         variables = _find_changed_variables(restored, record, part, state)
     if variables:
         if state.contents() != part.contents:
             _refuse_changed_bytes(store, restored, record, part)
-        return StoreStates(part, state, variables)
+        return rebuilt_store(part, variables)
     if not part.columns.is_typed and state.contents() != part.contents:
         raise UnsupportedTypeError(
             f"state {part.state!r} of operator {part.uid!r} is kept as Spark's bytes "
             f"({part.columns.problems[0]}), and its rows have changed since the import. Export "
             "a checkpoint in which they are unchanged"
         )
-    return StoreStates(part, state)
+    contents = state.contents()  # of the manifest, as the observed digest
+
+    def rows(partitions: int) -> DataFrame:
+        return part.columns.to_bytes(state.to_spark(), partitions)
+
+    return StoreRows(part, rows, observe_state, [(part, contents)])
 
 
 def _refuse_changed_bytes(
@@ -445,8 +434,7 @@ def _refuse_changed_bytes(
             states = [
                 _stored_variable(each, earlier.keyed(each.uid, each.state)) for each in variables
             ]
-            rows = [(variable.imported, variable.rows) for variable in states]
-            rebuilt = rebuild_variables(rows, part.partitions)
+            rebuilt = rebuild_variables(states, part.partitions)
             refuse_changed_bytes((part, families), rebuilt, earlier.checkpoint_id)
             return
 
@@ -460,7 +448,7 @@ def _find_changed_variables(
     record: QueryRecord,
     store: ImportedStore,
     families: RestoredKeyedState,
-) -> tuple[StoredVariable, ...]:
+) -> tuple[Variable, ...]:
     """Return the variables of a transformWithState if one was changed, otherwise nothing."""
     variables = tuple(
         (variable, restored.keyed(variable.uid, variable.state))
@@ -488,10 +476,10 @@ def _find_changed_variables(
     return tuple(_stored_variable(variable, state) for variable, state in variables)
 
 
-def _stored_variable(variable: ImportedStore, state: RestoredKeyedState) -> StoredVariable:
+def _stored_variable(variable: ImportedStore, state: RestoredKeyedState) -> Variable:
     rows = state.to_spark()
     if variable.form is not PartForm.LIST:
-        return StoredVariable(variable, rows, state.contents())
+        return variable, rows, state.contents()
     assert isinstance(variable.columns, StoreColumns)
     numbered = number_list(variable.columns, rows)
-    return StoredVariable(variable, numbered, digest_state(numbered, variable.columns))
+    return variable, numbered, digest_state(numbered, variable.columns)
