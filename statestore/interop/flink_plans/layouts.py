@@ -9,15 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
 
+from statestore.errors import InvalidArgumentError
 from statestore.format.names import RESERVED_COLUMNS
 from statestore.format.schema import type_text
 from statestore.format.state import StateKind
+from statestore.interop.flink.columns.part_columns import empty_key_part
 from statestore.interop.flink.columns.state_columns import first_free
+from statestore.interop.flink.columns.store_types import (
+    Part,
+    columns_part,
+    no_columns,
+    sql_column,
+    sql_field,
+    value_column,
+)
 from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type, sql_type
+from statestore.interop.flink.read.keyed_states import FlinkState, flink_state
+from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.internal_types import TtlType
+from statestore.interop.flink.types.java_types import ListType, MapType, TupleType
+from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.sql_types import RowDataType
 from statestore.interop.flink_plans.plan_types import PlanField
 from statestore.rows.column_types import schema_of_arrow
 
@@ -27,6 +43,8 @@ LAST_ACCESS, POSITION, NO_KEY = "last_access", "position", "no_key"
 ``NO_KEY`` is never in a table: it stands for the key of an operator that has none.
 """
 
+NO_NAMESPACE = Scalar("VoidNamespace")
+_PAIR = "org.apache.flink.api.java.tuple.Tuple2"
 _RESERVED = (*RESERVED_COLUMNS, LAST_ACCESS, POSITION, NO_KEY)
 _NOT_NULL = " NOT NULL"
 _NO_TEXT_FORM = ("BINARY", "VARBINARY", "TIME_WITHOUT_TIME_ZONE")
@@ -53,17 +71,47 @@ class Row:
     fields: tuple[RowField, ...]
     is_projected: bool = False
 
+    @property
+    def flink_type(self) -> RowDataType:
+        """The type of the row."""
+        columns = tuple(field.type for field in self.fields)
+        return RowDataType(columns, tuple(map(sql_field, columns)), is_key=self.is_projected)
+
+    def part(self, stored: pa.Schema) -> Part:
+        """Return the columns of the row, which have the types of ``stored``."""
+        if not self.fields and NO_KEY in stored.names:
+            no_key = stored.field(NO_KEY).type
+            return empty_key_part(self.flink_type, no_key, NO_KEY).with_names((NO_KEY,))
+        parts = [
+            sql_column(field.type, pa.null())
+            if field.column is None
+            else sql_column(field.type, stored.field(field.column).type).with_names((field.column,))
+            for field in self.fields
+        ]
+        return columns_part(self.flink_type, parts, has_kind=True)
+
 
 @dataclass(frozen=True)
 class Counter:
     """A Java ``Integer``."""
 
     column: str
+    flink_type: ClassVar[FlinkType] = Scalar("Integer")
+
+    def part(self, stored: pa.Schema) -> Part:
+        """Return the column of the number."""
+        return value_column(pa.int32()).with_names((self.column,))
 
 
 @dataclass(frozen=True)
 class Seen:
     """A Java ``Boolean`` that is always true."""
+
+    flink_type: ClassVar[FlinkType] = Scalar("Boolean")
+
+    def part(self, stored: pa.Schema) -> Part:
+        """Return a part without columns."""
+        return replace(no_columns(self.flink_type), to_flink=_repeat_true, from_flink=_only_true)
 
 
 @dataclass(frozen=True)
@@ -73,12 +121,40 @@ class Pair:
     first: Row | Counter
     second: Row | Counter
 
+    @property
+    def flink_type(self) -> FlinkType:
+        """The type of the pair."""
+        return TupleType(_PAIR, (self.first.flink_type, self.second.flink_type))
+
+    def part(self, stored: pa.Schema) -> Part:
+        """Return the columns of both values."""
+        return columns_part(self.flink_type, [self.first.part(stored), self.second.part(stored)])
+
 
 @dataclass(frozen=True)
 class ListOfRows:
     """A list of rows that have the same sort key, in the order of their positions."""
 
     row: Row
+
+    @property
+    def flink_type(self) -> FlinkType:
+        """The type of the list."""
+        return ListType(self.row.flink_type)
+
+    def part(self, stored: pa.Schema) -> Part:
+        """Return the columns of a row of the list."""
+        return self.row.part(stored)
+
+
+def _repeat_true(array: pa.Array) -> pa.Array:
+    return pa.repeat(pa.scalar(value=True), len(array))
+
+
+def _only_true(array: pa.Array, stored: pa.DataType) -> pa.Array:
+    if array.null_count or array.false_count:
+        raise InvalidArgumentError("a key has a value other than true")
+    return array
 
 
 ValueLayout: TypeAlias = Row | Counter | Seen | Pair | ListOfRows
@@ -110,21 +186,35 @@ class PlanColumn:
 class PlanState:
     """A state of an operator in a plan.
 
-    ``kind`` is the kind of the state in Flink. ``key``, ``map_key`` and ``value`` are its parts.
-    ``ttl_ms`` is 0 without a TTL. ``most_rows`` is the number of rows that a top-N keeps per key.
-    ``is_single`` is true if the operator has one key group, because all rows go to one subtask.
+    ``key``, ``map_key`` and ``value`` are its parts. ``ttl_ms`` is 0 without a TTL. ``most_rows``
+    is the number of rows that a top-N keeps per key. ``is_single`` is true if the operator has one
+    key group, because all rows go to one subtask.
     """
 
     operator: str
     state: str
-    kind: Literal["value", "map"]
     columns: tuple[PlanColumn, ...]
     key: Row
-    map_key: Row | None
     value: ValueLayout
+    map_key: Row | None = None
     ttl_ms: int = 0
     most_rows: int | None = None
     is_single: bool = False
+
+    @property
+    def kind(self) -> Literal["value", "map"]:
+        """The kind of the state in Flink."""
+        return "value" if self.map_key is None else "map"
+
+    @property
+    def flink_state(self) -> FlinkState:
+        """The state as the header of a savepoint describes it."""
+        value: FlinkType = self.value.flink_type
+        if self.ttl_ms:
+            value = TtlType(value)
+        if self.map_key is not None:
+            value = MapType(self.map_key.flink_type, value)
+        return flink_state(self.state, self.kind, self.key.flink_type, NO_NAMESPACE, value)
 
     @property
     def has_lists(self) -> bool:

@@ -15,6 +15,7 @@ follow from the type of the argument (``AggFunctionFactory``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from statestore.durations import milliseconds_of
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
@@ -323,10 +324,30 @@ def _join_side(
     return PlanState(
         operator=uid,
         state=state,
-        kind="value" if map_key is None else "map",
         columns=(*columns, *extra),
         key=key,
         map_key=map_key,
+        value=value,
+        ttl_ms=ttl_ms,
+        is_single=node.is_single,
+    )
+
+
+def _single_state(
+    node: PlanNode,
+    uid: str,
+    state: str,
+    key: Row,
+    columns: tuple[PlanColumn, ...],
+    value: ValueLayout,
+) -> PlanState:
+    """Return the only state of an operator with one input."""
+    (ttl_ms,) = _lifetimes(node, 1)
+    return PlanState(
+        operator=uid,
+        state=state,
+        columns=columns,
+        key=key,
         value=value,
         ttl_ms=ttl_ms,
         is_single=node.is_single,
@@ -355,19 +376,8 @@ def _group_states(
         accumulators, [column.name for column in key_columns]
     )
     key, columns = _key(key_fields, key_columns, field_types(groups))
-    return (
-        PlanState(
-            operator=uid,
-            state="accState",
-            kind="value",
-            columns=(*columns, *value_columns),
-            key=key,
-            map_key=None,
-            value=Row(value_fields),
-            ttl_ms=_lifetimes(node, 1)[0],
-            is_single=node.is_single,
-        ),
-    )
+    every = (*columns, *value_columns)
+    return (_single_state(node, uid, "accState", key, every, Row(value_fields)),)
 
 
 def _deduplicate_states(node: PlanNode, uid: str) -> tuple[PlanState, ...]:
@@ -395,19 +405,8 @@ def _last_row_states(node: PlanNode, uid: str, *, is_row_kept: bool) -> tuple[Pl
     else:
         key_fields, columns = _row_columns(node, node.select(node.input(), unique, "uniqueKeys"))
     key, columns = _key(key_fields, columns, key_types)
-    return (
-        PlanState(
-            operator=uid,
-            state="deduplicate-state",
-            kind="value",
-            columns=columns,
-            key=key,
-            map_key=None,
-            value=Row(fields) if is_row_kept else Seen(),
-            ttl_ms=_lifetimes(node, 1)[0],
-            is_single=node.is_single,
-        ),
-    )
+    value = Row(fields) if is_row_kept else Seen()
+    return (_single_state(node, uid, "deduplicate-state", key, columns, value),)
 
 
 def _rank_states(node: PlanNode, uid: str) -> tuple[PlanState, ...]:
@@ -457,17 +456,8 @@ def _first_rows_state(node: PlanNode, uid: str, most: int) -> PlanState:
     fields, columns = _row_columns(node, groups)
     key, columns = _key(fields, columns, field_types(groups))
     count = counter_column(ROW_COUNT, 1, columns)
-    return PlanState(
-        operator=uid,
-        state="counterState",
-        kind="value",
-        columns=(*columns, count),
-        key=key,
-        map_key=None,
-        value=Counter(count.name),
-        ttl_ms=_lifetimes(node, 1)[0],
-        is_single=node.is_single,
-    )
+    value = Counter(count.name)
+    return _single_state(node, uid, "counterState", key, (*columns, count), value)
 
 
 def _rank_state(node: PlanNode, uid: str, state: str, most: int | None) -> PlanState:
@@ -478,22 +468,12 @@ def _rank_state(node: PlanNode, uid: str, state: str, most: int | None) -> PlanS
     key, columns = _key(
         groups, columns, field_types(node.select(node.input(), partition, "partition"))
     )
-    sort_key = None
-    if most is not None:
-        indexes = [order.value("index", int) for order in _sort_fields(node)]
-        sort_key = Row(node.select(fields, indexes, "orderBy"), is_projected=True)
-    return PlanState(
-        operator=uid,
-        state=state,
-        kind="value" if sort_key is None else "map",
-        columns=columns,
-        key=key,
-        map_key=sort_key,
-        value=Row(fields) if sort_key is None else ListOfRows(Row(fields)),
-        ttl_ms=_lifetimes(node, 1)[0],
-        most_rows=most,
-        is_single=node.is_single,
-    )
+    if most is None:
+        return _single_state(node, uid, state, key, columns, Row(fields))
+    indexes = [order.value("index", int) for order in _sort_fields(node)]
+    sort_key = Row(node.select(fields, indexes, "orderBy"), is_projected=True)
+    lists = _single_state(node, uid, state, key, columns, ListOfRows(Row(fields)))
+    return replace(lists, map_key=sort_key, most_rows=most)
 
 
 def _row_columns(

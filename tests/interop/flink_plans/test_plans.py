@@ -31,7 +31,6 @@ from statestore.interop.flink import (
     import_savepoint,
     open_savepoint,
 )
-from statestore.interop.flink.exporting.planned_states import describe_planned
 from statestore.interop.flink_plans import (
     FlinkPlan,
     PlanOperator,
@@ -93,7 +92,7 @@ def test_states_of_published_plans_are_those_of_their_savepoints(published: Publ
             real = {state.name: state for state in written.states if state.kind != "timers"}
             assert set(real) == {state.state for state in operator.states}, plan.place
             for state in operator.states:
-                own, other = describe_planned(state), real[state.state]
+                own, other = state.flink_state, real[state.state]
                 assert own.kind == other.kind
                 assert own.key.java_name == other.key.java_name
                 assert own.value.java_name == other.value.java_name

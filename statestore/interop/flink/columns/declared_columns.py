@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,6 @@ from statestore.interop.flink.columns.store_types import (
     as_millis,
     cast_column,
     cast_to,
-    fields_from_flink,
     from_millis,
     identity_column,
     key_column,
@@ -35,6 +33,7 @@ from statestore.interop.flink.columns.store_types import (
     no_columns,
     null_mask,
     row_column,
+    struct_part,
     tuple_column,
     value_column,
 )
@@ -60,7 +59,6 @@ _BY_REFLECTION_KRYO = ("LocalDate", "LocalTime", "LocalDateTime", "Row")
 _NOT_OF_THE_JOB = ("java.", "javax.", "scala.", "org.apache.flink.")
 _MILLIS = pa.timestamp("ms", "UTC")
 _NANOS_OF_DAY = 86_400 * 1_000_000_000
-_TUPLE_CLASS = "org.apache.flink.api.java.tuple.Tuple"
 
 
 @dataclass(frozen=True)
@@ -440,29 +438,25 @@ def _pojo_column(
     where: str,
 ) -> Part:
     """Return a struct, whose fields have Java's order, as a POJO."""
-    names = _names(stored)
+    fields = zip(_names(stored), parts, strict=True)
     pojo = PojoType(
         class_name,
-        tuple(
-            PojoField(name, class_name, part.flink_type)
-            for name, part in zip(names, parts, strict=True)
-        ),
+        tuple(PojoField(name, class_name, part.flink_type) for name, part in fields),
     )
+    whole = struct_part(stored, pojo, parts)
 
     def to_flink(array: pa.Array) -> pa.Array:
-        columns = dict(zip(names, array.flatten(), strict=True))
         is_set = array.is_valid()
         for name in primitives:
-            nulls = pc.and_(is_set, columns[name].is_null())
+            nulls = pc.and_(is_set, array.field(name).is_null())
             if pc.any(nulls).as_py():
                 raise UnsupportedTypeError(
                     f"{where}, {name!r}, is a primitive of Java, but {pc.sum(nulls)} rows have a "
                     "null there: fill it in the table, or declare the box, such as Long"
                 )
-        converted = [part.to_flink(columns[name]) for name, part in zip(names, parts, strict=True)]
-        return pa.StructArray.from_arrays(converted, names, mask=null_mask(array))
+        return whole.to_flink(array)
 
-    return Part(stored, pojo, to_flink, partial(fields_from_flink, parts=parts))
+    return replace(whole, to_flink=to_flink)
 
 
 def _reorder(stored: pa.StructType, inner: Part) -> Part:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
@@ -23,7 +23,7 @@ from statestore.interop.flink.metadata.logical_types import (
     SQL_ROOTS,
     LogicalType,
     key_logical_type,
-    row_fields,
+    sql_type,
 )
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.java_types import ListType, MapType, RowType, TupleType
@@ -293,26 +293,20 @@ def insert_rows(fields: Sequence[pa.Array], row_type: RowType) -> pa.Array:
 def sql_key(names: Sequence[str], stored: Sequence[pa.DataType], sql: Sequence[str]) -> Part:
     """Return key columns as a row of Flink SQL (``RowDataSerializer``), of their hashed types."""
     columns = tuple(map(key_logical_type, sql))
-    row_type = RowDataType(columns, tuple(map(sql_field, columns)), is_key=True)
-    first, *fields = row_fields(columns)
-    struct = pa.struct([pa.field(*field) for field in zip(names, stored, strict=True)])
+    parts = [
+        sql_column(column, data_type).with_names((name,))
+        for name, data_type, column in zip(names, stored, columns, strict=True)
+    ]
+    row_type = RowDataType(columns, tuple(part.flink_type for part in parts), is_key=True)
+    return columns_part(row_type, parts, has_kind=True)
 
-    def to_flink(array: pa.Array) -> pa.Array:
-        converted = [
-            sql_cast(column, field.type)
-            for column, field in zip(array.flatten(), fields, strict=True)
-        ]
-        insert = pa.array(np.zeros(len(array), np.int8))
-        return pa.StructArray.from_arrays([insert, *converted], fields=[first, *fields])
 
-    def from_flink(array: pa.Array, whole: pa.DataType) -> pa.Array:
-        _, *arrays = array.flatten()
-        converted = [
-            sql_cast(column, field.type) for column, field in zip(arrays, whole, strict=True)
-        ]
-        return pa.StructArray.from_arrays(converted, fields=list(whole))
-
-    return Part(struct, row_type, to_flink, from_flink, tuple(names), is_flat=True)
+def sql_column(column: LogicalType, stored: pa.DataType) -> Part:
+    """Return a column as a field of a row of Flink SQL; one of Arrow's type null is always null."""
+    target, flink_type = sql_type(column), sql_field(column)
+    if pa.types.is_null(stored):
+        return replace(no_columns(flink_type), to_flink=lambda array: pa.nulls(len(array), target))
+    return Part(stored, flink_type, lambda array: sql_cast(array, target), sql_cast)
 
 
 def sql_field(column: LogicalType) -> FlinkType:
@@ -367,12 +361,11 @@ def combine_columns(columns: Sequence[Part], names: Sequence[str], *, as_tuple: 
     """
     if not columns:
         return no_columns()
-    if len(columns) == 1:
-        return columns[0].with_names(names)
-    fields = zip(names, columns, strict=True)
-    stored = pa.struct([pa.field(name, column.stored) for name, column in fields])
-    whole = tuple_column(stored, columns) if as_tuple else row_column(stored, columns)
-    return replace(whole, names=tuple(names), is_flat=True)
+    parts = [column.with_names((name,)) for name, column in zip(names, columns, strict=True)]
+    if len(parts) == 1:
+        return parts[0]
+    whole = _tuple_type(parts) if as_tuple else _row_type(parts)
+    return columns_part(whole, parts, has_kind=not as_tuple)
 
 
 def cast_to(array: pa.Array, stored: pa.DataType) -> pa.Array:
@@ -462,45 +455,66 @@ def _join_micros(array: pa.Array, stored: pa.DataType) -> pa.Array:
 
 def tuple_column(stored: pa.DataType, parts: Sequence[Part]) -> Part:
     """Return a struct as a tuple; UnsupportedTypeError for more fields than Flink supports."""
-    if not 1 <= len(parts) <= _MOST_FIELDS:
-        raise UnsupportedTypeError(f"Flink has no tuple of {len(parts)} fields")
-    tuple_type = TupleType(f"{_TUPLE}{len(parts)}", tuple(part.flink_type for part in parts))
-    return Part(
-        stored,
-        tuple_type,
-        partial(_fields_to_flink, parts=parts, first=()),
-        partial(fields_from_flink, parts=parts),
-    )
+    return struct_part(stored, _tuple_type(parts), parts)
 
 
 def row_column(stored: pa.DataType, parts: Sequence[Part]) -> Part:
     """Return a struct as a ``Row``."""
-    row_type = RowType(tuple(part.flink_type for part in parts))
+    return struct_part(stored, _row_type(parts), parts, has_kind=True)
+
+
+def _tuple_type(parts: Sequence[Part]) -> TupleType:
+    if not 1 <= len(parts) <= _MOST_FIELDS:
+        raise UnsupportedTypeError(f"Flink has no tuple of {len(parts)} fields")
+    return TupleType(f"{_TUPLE}{len(parts)}", tuple(part.flink_type for part in parts))
+
+
+def _row_type(parts: Sequence[Part]) -> RowType:
+    return RowType(tuple(part.flink_type for part in parts))
+
+
+def columns_part(flink_type: FlinkType, parts: Sequence[Part], *, has_kind: bool = False) -> Part:
+    """Return the columns of all parts, which have names, as one value; see :func:`struct_part`."""
+    names = tuple(name for part in parts for name in part.names)
+    types = (data_type for part in parts for data_type in part.types)
+    stored = pa.struct([pa.field(*column) for column in zip(names, types, strict=True)])
+    whole = struct_part(stored, flink_type, parts, has_kind=has_kind)
+    return replace(whole, names=names, is_flat=True)
+
+
+def struct_part(
+    stored: pa.DataType, flink_type: FlinkType, parts: Sequence[Part], *, has_kind: bool = False
+) -> Part:
+    """Return a struct as one value, which has a field in Flink for each part.
+
+    Args:
+        stored: the type of the struct. It has the columns of all parts, in their order.
+        flink_type: the type of the value.
+        parts: each has one column, several columns, or none.
+        has_kind: whether the kind of a row, INSERT, precedes the fields in Flink.
+    """
+    names = [field.name for field in flink_type.arrow_type()]
 
     def to_flink(array: pa.Array) -> pa.Array:
-        insert = pa.array(np.zeros(len(array), np.int8))
-        return _fields_to_flink(array, parts, (("row_kind", insert),))
+        columns = iter(array.flatten() if pa.types.is_struct(array.type) else ())
+        fields = [pa.array(np.zeros(len(array), np.int8))] if has_kind else []
+        for part in parts:
+            own = list(islice(columns, len(part.types)))
+            is_nested = own and not part.names
+            fields.append(part.to_flink(*own) if is_nested else part.join(own, len(array)))
+        return pa.StructArray.from_arrays(fields, names, mask=null_mask(array))
 
-    return Part(stored, row_type, to_flink, partial(fields_from_flink, parts=parts, skipped=1))
+    def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
+        columns: list[pa.Array] = []
+        targets = iter(stored)
+        for part, values in zip(parts, array.flatten()[has_kind:], strict=True):
+            own = list(islice(targets, len(part.types)))
+            single = own[0].type if own else pa.null()
+            converted = part.from_flink(values, pa.struct(own) if part.is_flat else single)
+            columns += converted.flatten() if part.is_flat else [converted][: len(own)]
+        return pa.StructArray.from_arrays(columns, fields=list(stored), mask=null_mask(array))
 
-
-def _fields_to_flink(
-    array: pa.Array, parts: Sequence[Part], first: Sequence[tuple[str, pa.Array]]
-) -> pa.Array:
-    columns = [part.to_flink(column) for part, column in zip(parts, array.flatten(), strict=True)]
-    names = [*(name for name, _ in first), *(f"f{index}" for index in range(len(columns)))]
-    return pa.StructArray.from_arrays(
-        [*(column for _, column in first), *columns], names, mask=null_mask(array)
-    )
-
-
-def fields_from_flink(
-    array: pa.Array, stored: pa.DataType, *, parts: Sequence[Part], skipped: int = 0
-) -> pa.Array:
-    """Convert the fields of structs, except the first ``skipped`` ones."""
-    columns = zip(parts, array.flatten()[skipped:], stored, strict=True)
-    converted = [part.from_flink(column, field.type) for part, column, field in columns]
-    return pa.StructArray.from_arrays(converted, fields=list(stored), mask=null_mask(array))
+    return Part(stored, flink_type, to_flink, from_flink)
 
 
 def _list_offsets(array: pa.Array) -> pa.Array:

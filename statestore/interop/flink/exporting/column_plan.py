@@ -13,7 +13,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.errors import (
+    IncompatibleStateError,
+    InvalidArgumentError,
+    SchemaMismatchError,
+    UnsupportedTypeError,
+)
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
 from statestore.interop.flink.columns.declared_types import (
@@ -25,12 +30,14 @@ from statestore.interop.flink.columns.declared_types import (
 from statestore.interop.flink.columns.store_types import (
     Part,
     as_millis,
+    columns_part,
     combine_columns,
     from_millis,
     key_column,
     no_columns,
     python_key,
     sql_key,
+    struct_part,
     value_column,
 )
 from statestore.interop.flink.exporting.export_types import (
@@ -43,6 +50,7 @@ from statestore.interop.flink.exporting.job_types import JobTypes
 from statestore.interop.flink.exporting.kafka_source import KAFKA_SOURCE, list_misfits, split_column
 from statestore.interop.flink.metadata.handles import Mode
 from statestore.interop.flink.metadata.logical_types import WINDOW
+from statestore.interop.flink.options import FlinkTarget
 from statestore.interop.flink.read.keyed_states import flink_state
 from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE
 from statestore.interop.flink.types.base import FlinkType
@@ -50,11 +58,13 @@ from statestore.interop.flink.types.internal_types import PythonType, TimerType,
 from statestore.interop.flink.types.java_types import ListType, MapType
 from statestore.interop.flink.types.key_recipes import SCALA, recipe_hash_codes
 from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink_plans.layouts import NO_NAMESPACE, PlanState
+from statestore.interop.flink_plans.plan_file import FlinkPlan
 from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.keys.key_types import java_type
 from statestore.rows.column_types import arrow_schema
 
-_NO_NAMESPACE = Scalar("VoidNamespace")
+_TIME_WINDOW = Scalar("TimeWindow")
 _TIMERS = "_timer_state/"
 _OFFSETS = {"topic", "partition", "offset"}
 
@@ -196,12 +206,13 @@ def _plan_namespace(state: KeyedState) -> Part:
     names, types = state.namespace, arrow_schema(state.schema)
     column_types = [types.field(name).type for name in names]
     if not names:
-        return no_columns(_NO_NAMESPACE)
+        return no_columns(NO_NAMESPACE)
     if len(names) == 2 and all(map(_is_time, column_types)):
-        return replace(_build_window(names, column_types), names=names, is_flat=True)
+        times = zip(map(_millis_part, column_types), names, strict=True)
+        return columns_part(_TIME_WINDOW, [part.with_names((name,)) for part, name in times])
     if len(names) == 1 and column_types[0] == WINDOW:
-        window = _build_window(("start", "end"), [pa.int64(), pa.int64()])
-        return replace(window, names=names)
+        window = struct_part(WINDOW, _TIME_WINDOW, [_millis_part(pa.int64())] * 2)
+        return window.with_names(names)
     return combine_columns(_find_columns(state, names, state.schema), names, as_tuple=True)
 
 
@@ -209,22 +220,8 @@ def _is_time(column_type: pa.DataType) -> bool:
     return bool(pa.types.is_int64(column_type) or pa.types.is_timestamp(column_type))
 
 
-def _build_window(names: Sequence[str], column_types: Sequence[pa.DataType]) -> Part:
-    """Return two columns of times as a ``TimeWindow``, which uses milliseconds."""
-    stored = pa.struct([pa.field(*field) for field in zip(names, column_types, strict=True)])
-
-    def to_flink(array: pa.Array) -> pa.Array:
-        return pa.StructArray.from_arrays(
-            [as_millis(side) for side in array.flatten()], fields=list(WINDOW)
-        )
-
-    def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
-        sides = zip(array.flatten(), stored, strict=True)
-        return pa.StructArray.from_arrays(
-            [from_millis(side, field.type) for side, field in sides], fields=list(stored)
-        )
-
-    return Part(stored, Scalar("TimeWindow"), to_flink, from_flink)
+def _millis_part(column_type: pa.DataType) -> Part:
+    return Part(column_type, Scalar("Long"), as_millis, from_millis)
 
 
 def _timer_name(state: KeyedState, namespace: FlinkType) -> str:
@@ -401,3 +398,52 @@ def _try_recipe(recipe: str, key: Part, subject: str) -> None:
         recipe_hash_codes(recipe, key.flink_type, nothing)
     except InvalidArgumentError as error:
         raise type(error)(f"{subject}: {error}") from error
+
+
+def plan_planned(state: KeyedState, planned: PlanState) -> KeyedExport:
+    """Return the export plan of a state of a store with the types of a compiled plan.
+
+    The types of such a state do not follow from its columns. A part of an entry, such as the key
+    or the row, is made of columns by name, and several parts can have the same column.
+
+    Raises SchemaMismatchError if the state has other columns than the plan.
+    """
+    stored = arrow_schema(state.schema)
+    _refuse_other_columns(stored, planned)
+    columns = stored_columns(
+        state,
+        planned.flink_state,
+        key=planned.key.part(stored),
+        namespace=no_columns(NO_NAMESPACE),
+        map_key=None if planned.map_key is None else planned.map_key.part(stored),
+        value=planned.value.part(stored),
+    )
+    return KeyedExport(state, columns, planned=planned)
+
+
+def refuse_older_flink(plan: FlinkPlan | None, target: FlinkTarget) -> None:
+    """Raise IncompatibleStateError if the job has an older Flink than the one of its plan."""
+    if plan is None or target.version is None:
+        return
+    wanted, own = (
+        tuple(map(int, version.split("."))) for version in (target.version, plan.version)
+    )
+    if wanted[: len(own)] < own[: len(wanted)]:
+        raise IncompatibleStateError(
+            f"the plan {plan.place} was compiled by Flink {plan.version}, and Flink "
+            f"{target.version} cannot run it: compile the statement with that version, and "
+            "bootstrap the states of the new plan"
+        )
+
+
+def _refuse_other_columns(stored: pa.Schema, planned: PlanState) -> None:
+    wrong = [
+        f"{column.name} {column.type}"
+        for column in planned.columns
+        if column.name not in stored.names or stored.field(column.name).type != column.stored
+    ]
+    if wrong:
+        raise SchemaMismatchError(
+            f"{planned} cannot be written with the types of its plan: the store does not have the "
+            f"columns {', '.join(wrong)}. Bootstrap the state again, or leave it out"
+        )

@@ -19,7 +19,13 @@ from statestore.format.left_out import LeftOutState, left_out_text, refuse_left_
 from statestore.format.manifest import Manifest
 from statestore.format.state import KeyedState, OperatorState
 from statestore.interop.flink.columns.state_columns import EntryForm
-from statestore.interop.flink.exporting.column_plan import MODES, plan_keyed, plan_operator_state
+from statestore.interop.flink.exporting.column_plan import (
+    MODES,
+    plan_keyed,
+    plan_operator_state,
+    plan_planned,
+    refuse_older_flink,
+)
 from statestore.interop.flink.exporting.export_types import (
     ExportPlan,
     KeyedExport,
@@ -38,7 +44,6 @@ from statestore.interop.flink.exporting.job_types import (
     parse_job_types,
     replace_scala_types,
 )
-from statestore.interop.flink.exporting.planned_states import plan_planned, refuse_older_flink
 from statestore.interop.flink.importing.import_operators import element_columns
 from statestore.interop.flink.importing.import_record import (
     RECORD,
