@@ -21,17 +21,13 @@ from statestore.errors import (
 from statestore.format.left_out import LeftOutState
 from statestore.interop.flink.importing.import_record import SavepointRecord
 from statestore.interop.flink.metadata.handles import (
-    ChangelogHandle,
     EmptyHandle,
-    FileChanges,
-    IncrementalHandle,
-    InlineHandle,
-    KeyedHandle,
-    KeyGroupsHandle,
-    KeyGroupsStream,
+    FileHandle,
     OperatorHandle,
     OperatorHandles,
+    RelativeHandle,
     SavepointMetadata,
+    SegmentHandle,
     StreamHandle,
     Subtask,
 )
@@ -45,6 +41,7 @@ from statestore.interop.flink.read.savepoint_files import (
     open_source,
     read_metadata_file,
 )
+from statestore.interop.flink.types.base import replace_parts
 from statestore.interop.flink.write import SavepointWriter
 from statestore.storage import open_storage
 
@@ -166,50 +163,28 @@ class _FileCopier:
 
     def copy_subtask(self, subtask: Subtask) -> Subtask:
         """Copy the state of a subtask."""
-        return replace(
+        own = replace(
             subtask,
-            operator=self._copy_operator_handle(subtask.operator),
-            raw_operator=self._copy_operator_handle(subtask.raw_operator),
-            keyed=self._copy_keyed_handle(subtask.keyed),
-            raw_keyed=self._copy_keyed_handle(subtask.raw_keyed),
+            operator=_without_folders(subtask.operator),
+            raw_operator=_without_folders(subtask.raw_operator),
         )
+        return replace_parts(own, self._copy_file)
 
-    def _copy_operator_handle(self, handle: OperatorHandle | None) -> OperatorHandle | None:
-        # The folders of merged files belong to the source. A copy is a separate file.
-        if handle is None or isinstance(handle.stream, EmptyHandle):
+    def _copy_file(self, handle: object) -> StreamHandle:
+        """Return the handle of a copy; None for what is no handle of a file."""
+        if not isinstance(handle, FileHandle | RelativeHandle | SegmentHandle):
             return None
-        return OperatorHandle(handle.parts, self._copy_stream(handle.stream))
-
-    def _copy_keyed_handle(self, handle: KeyedHandle) -> KeyedHandle:
-        if isinstance(handle, KeyGroupsHandle):
-            return replace(handle, stream=self._copy_stream(handle.stream))
-        if isinstance(handle, IncrementalHandle):
-            return replace(
-                handle,
-                meta=self._copy_stream(handle.meta),
-                shared=tuple((name, self._copy_stream(file)) for name, file in handle.shared),
-                private=tuple((name, self._copy_stream(file)) for name, file in handle.private),
-            )
-        if isinstance(handle, ChangelogHandle):
-            return replace(
-                handle,
-                materialized=tuple(map(self._copy_keyed_handle, handle.materialized)),
-                changes=tuple(map(self._copy_keyed_handle, handle.changes)),
-            )
-        if isinstance(handle, FileChanges):
-            streams = ((offset, self._copy_stream(stream)) for offset, stream in handle.streams)
-            return replace(handle, streams=tuple(streams))
-        return handle
-
-    def _copy_stream(self, handle: StreamHandle) -> StreamHandle:
-        if handle is None or isinstance(handle, InlineHandle | EmptyHandle):
-            return handle
-        if isinstance(handle, KeyGroupsStream):
-            return replace(handle, stream=self._copy_stream(handle.stream))
         if handle not in self._copies:
             source = open_source(handle, self._places, f"state of operator {self._title}")
             self._copies[handle] = self._writer.write_file(_read_pieces(source))
         return self._copies[handle]
+
+
+def _without_folders(handle: OperatorHandle | None) -> OperatorHandle | None:
+    """Return a handle without the folders of merged files, which belong to the source."""
+    if handle is None or isinstance(handle.stream, EmptyHandle):
+        return None
+    return replace(handle, merged=None)
 
 
 def _read_pieces(source: ByteSource) -> Iterator[bytes]:

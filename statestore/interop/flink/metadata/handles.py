@@ -5,7 +5,8 @@ They have the fields of Flink's classes, which ``_metadata`` contains.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Literal, TypeAlias
 
 Mode = Literal["split", "union", "broadcast"]
@@ -75,6 +76,11 @@ StreamHandle: TypeAlias = (
 )
 
 
+_STREAMS = (
+    *(InlineHandle, FileHandle, RelativeHandle, SegmentHandle, EmptyHandle, KeyGroupsStream),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class KeyGroupsHandle:
     """``KeyGroupsStateHandle``, or ``KeyGroupsSavepointStateHandle`` of a canonical savepoint.
@@ -88,6 +94,11 @@ class KeyGroupsHandle:
     stream: StreamHandle
     is_savepoint: bool = True
     handle_id: str | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of key groups."""
+        return len(self.offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +232,18 @@ class Subtask:
     raw_keyed: KeyedHandle = None
     channels: tuple[ChannelHandle, ...] = ()
     timers: KeyGroupsHandle | None = None
+
+
+def list_streams(part: object) -> Iterator[StreamHandle]:
+    """Yield all stream handles in a subtask's state, or in a part of it, in the order of fields."""
+    if isinstance(part, _STREAMS):
+        yield part
+    elif isinstance(part, tuple):
+        for item in part:
+            yield from list_streams(item)
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from list_streams(getattr(part, field.name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -72,14 +72,11 @@ _Places: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class KeyedPart:
-    """The keyed state of one subtask: its handle and its parsed header.
+class SubtaskPart:
+    """Keyed states of one subtask: their handle and their header.
 
     ``states`` are in the order of the header, with None for a dropped state. ``title`` is the
     operator's name in messages. ``prefix`` is the number of bytes of a key that are its key group.
-    ``is_canonical`` is true if key groups have the canonical form, whatever their handle.
-    ``known`` caches the positions found in key groups. Several threads may read it, if each reads
-    different key groups.
     """
 
     subtask: int
@@ -89,25 +86,35 @@ class KeyedPart:
     title: str
     prefix: int
     places: SavepointFiles
-    is_canonical: bool
-    known: dict[int, tuple[GroupBytes, _Places]] = field(default_factory=dict, repr=False)
+    what: ClassVar[str] = "keyed state"
 
     @property
     def name(self) -> str:
         """The name in messages."""
-        return f"keyed state of {self.title}, subtask {self.subtask}"
+        return f"{self.what} of {self.title}, subtask {self.subtask}"
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """Its key groups."""
+        return KeyGroupRange(self.handle.first, self.handle.first + self.handle.count - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedPart(SubtaskPart):
+    """The keyed state of one subtask.
+
+    ``is_canonical`` is true if key groups have the canonical form, whatever their handle.
+    ``known`` caches the positions found in key groups. Several threads may read it, if each reads
+    different key groups.
+    """
+
+    is_canonical: bool
+    known: dict[int, tuple[GroupBytes, _Places]] = field(default_factory=dict, repr=False)
 
     @property
     def is_bare(self) -> bool:
         """Whether entries are delimited by their lengths only, without checksums or types."""
         return self.is_canonical and not self.header.is_compressed
-
-    @property
-    def key_groups(self) -> KeyGroupRange:
-        """Its key groups."""
-        handle = self.handle
-        count = handle.count if isinstance(handle, IncrementalHandle) else len(handle.offsets)
-        return KeyGroupRange(handle.first, handle.first + count - 1)
 
     def entries(
         self, wanted: Collection[str], key_groups: KeyGroupRange | None = None
@@ -297,31 +304,14 @@ def begins_with_timers(handle: KeyGroupsHandle, source: ByteSource) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class TimersPart:
-    """The timers of one subtask, as keyed states without values.
+class TimersPart(SubtaskPart):
+    """The timers of one subtask, as keyed states without values."""
 
-    It has the attributes of a ``KeyedPart``.
-    """
-
-    subtask: int
     handle: KeyGroupsHandle
-    header: KeyedHeader
     states: tuple[FlinkState, ...]
-    title: str
-    prefix: int
-    places: SavepointFiles
-    is_canonical: bool = False
-    is_bare: bool = False
-
-    @property
-    def name(self) -> str:
-        """The name in messages."""
-        return f"timers of {self.title}, subtask {self.subtask}"
-
-    @property
-    def key_groups(self) -> KeyGroupRange:
-        """Its key groups."""
-        return _key_groups(self.handle)
+    is_canonical: ClassVar[bool] = False
+    is_bare: ClassVar[bool] = False
+    what: ClassVar[str] = "timers"
 
     def entries(
         self, wanted: Collection[str], key_groups: KeyGroupRange | None = None
@@ -391,10 +381,6 @@ def _state_info(service: _Service, name_start: str) -> StateInfo:
     timer = TimerType(key, namespace)
     snapshot = SerializerSnapshot(timer, timer.snapshot())
     return StateInfo(name_start + name, "timers", {}, {"VALUE_SERIALIZER": snapshot})
-
-
-def _key_groups(handle: KeyGroupsHandle) -> KeyGroupRange:
-    return KeyGroupRange(handle.first, handle.first + len(handle.offsets) - 1)
 
 
 def _read_key_group(

@@ -331,7 +331,7 @@ def _check_range(
 
     The RocksDB reader reads only the subtask's own key groups, so other rows would be lost.
     """
-    count = handle.count if isinstance(handle, IncrementalHandle) else len(handle.offsets)
+    count = handle.count
     most, parallelism = operator.max_parallelism, operator.parallelism
     try:
         share = KeyGroupAssignment(max_parallelism=most, parallelism=parallelism)

@@ -35,20 +35,14 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.interop.flink.metadata.handles import (
-    ChangelogHandle,
     EmptyHandle,
-    FileChanges,
     FileHandle,
-    IncrementalHandle,
     InlineHandle,
-    KeyedHandle,
-    KeyGroupsHandle,
-    OperatorHandle,
     OperatorHandles,
     RelativeHandle,
     SegmentHandle,
     StreamHandle,
-    Subtask,
+    list_streams,
 )
 from statestore.interop.flink.metadata.java_binary import Reader
 from statestore.interop.flink.read.snappy import SNAPPY_HEAD, chunks, whole_chunks
@@ -109,9 +103,7 @@ class SavepointFiles:
             InvalidArgumentError: if a file is outside, before any state is read.
         """
         urls = set()
-        for handle in (
-            stream for subtask in operator.subtasks for stream in _list_streams(subtask)
-        ):
+        for handle in list_streams(operator.subtasks):
             if isinstance(handle, FileHandle | SegmentHandle):
                 urls.add(self.url(handle.path))
             elif isinstance(handle, RelativeHandle):
@@ -159,26 +151,6 @@ def open_location(folder: str, options: Mapping[str, Any] | None) -> Storage:
     return open_storage(folder, options)
 
 
-def _list_streams(subtask: Subtask) -> Iterator[StreamHandle]:
-    """Yield all stream handles of a subtask."""
-    handles = (subtask.operator, subtask.raw_operator, subtask.keyed, subtask.raw_keyed)
-    for handle in (*handles, subtask.timers):
-        yield from _list_handle_streams(handle)
-
-
-def _list_handle_streams(handle: KeyedHandle | OperatorHandle) -> Iterator[StreamHandle]:
-    if isinstance(handle, IncrementalHandle):
-        yield handle.meta
-        yield from (file for _, file in (*handle.shared, *handle.private))
-    elif isinstance(handle, KeyGroupsHandle | OperatorHandle):
-        yield handle.stream
-    elif isinstance(handle, ChangelogHandle):
-        for part in (*handle.materialized, *handle.changes):
-            yield from _list_handle_streams(part)
-    elif isinstance(handle, FileChanges):
-        yield from (stream for _, stream in handle.streams)
-
-
 def content_digest(operator: OperatorHandles, places: SavepointFiles) -> str:
     """Return the SHA-256 of an operator's state: of the bytes of all its handles.
 
@@ -189,12 +161,7 @@ def content_digest(operator: OperatorHandles, places: SavepointFiles) -> str:
         InvalidArgumentError or IncompatibleStateError: as :func:`open_source`.
     """
     what = f"state of operator {operator.id}"
-    streams = dict.fromkeys(
-        stream
-        for subtask in operator.subtasks
-        for stream in _list_streams(subtask)
-        if stream is not None
-    )
+    streams = dict.fromkeys(list_streams(operator.subtasks))
 
     def digest(stream: StreamHandle) -> bytes:
         source, total = open_source(stream, places, what), hashlib.sha256()

@@ -20,7 +20,7 @@ job's own serializer writes, or for which Kryo uses the fields of the class, can
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard, TypeVar
 
@@ -238,42 +238,32 @@ def set_kryo(part: T, kryo: int) -> T:
 
     A version that is already set does not change.
     """
-
-    def set_version(nested: Any) -> KryoType | None:
-        is_unset = is_kryo_bytes(nested) and nested.kryo is None
-        return replace(nested, kryo=kryo) if is_unset else None
-
-    return replace_parts(part, set_version)
+    return _replace_kryo(part, lambda found: is_kryo_bytes(found) and found.kryo is None, kryo=kryo)
 
 
 def without_kryo_version(part: T) -> T:
     """Return a type, or a part of one, without Kryo's version, which its snapshot does not have."""
-
-    def clear_version(nested: Any) -> KryoType | None:
-        is_set = is_kryo_bytes(nested) and nested.kryo is not None
-        return replace(nested, kryo=None) if is_set else None
-
-    return replace_parts(part, clear_version)
+    return _replace_kryo(part, is_kryo_bytes, kryo=None)
 
 
 def migrate_kryo(part: T) -> T:
     """Return a type, or a part of one, whose bytes of Kryo 2 are written for Kryo 5."""
-
-    def migrate(nested: Any) -> KryoType | None:
-        is_bytes = is_kryo_bytes(nested)
-        return replace(nested, kryo=KRYO_2, target=KRYO_5) if is_bytes else None
-
-    return replace_parts(part, migrate)
+    return _replace_kryo(part, is_kryo_bytes, kryo=KRYO_2, target=KRYO_5)
 
 
 def write_for_kryo_5(part: T) -> T:
     """Return a type, or a part of one, whose values Kryo 5 writes instead of Kryo 2."""
+    return _replace_kryo(part, lambda found: found.kryo is not None, kryo=KRYO_5)
 
-    def migrate(nested: Any) -> KryoType | None:
-        is_known = isinstance(nested, KryoType) and nested.kryo is not None
-        return replace(nested, kryo=KRYO_5) if is_known else None
 
-    return replace_parts(part, migrate)
+def _replace_kryo(part: T, is_meant: Callable[[KryoType], bool], **members: int | None) -> T:
+    """Return a type, or a part of one, whose Kryo types have other members if ``is_meant``."""
+
+    def change(nested: Any) -> KryoType | None:
+        is_changed = isinstance(nested, KryoType) and is_meant(nested)
+        return replace(nested, **members) if is_changed else None
+
+    return replace_parts(part, change)
 
 
 def skip_kryo(reader: Reader) -> None:
