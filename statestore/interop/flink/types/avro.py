@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.interop.flink.metadata.java_binary import string_value, utf
+from statestore.interop.flink.metadata.java_binary import Reader, string_value, utf, varint
 from statestore.interop.flink.metadata.snapshot_format import (
     FLINK,
     Member,
@@ -30,12 +32,18 @@ from statestore.interop.flink.metadata.snapshot_format import (
 )
 from statestore.interop.flink.metadata.versions import unsupported_version
 from statestore.interop.flink.types.base import FlinkType, Layout, short_name
-from statestore.interop.flink.types.byte_cursor import BYTES, Cursor, Skip, Spans
-from statestore.interop.flink.types.column_bytes import refuse_nulls
+from statestore.interop.flink.types.byte_cursor import (
+    BYTES,
+    Cursor,
+    Skip,
+    Spans,
+    join_parts,
+)
+from statestore.interop.flink.types.column_bytes import join_runs, read_lists, refuse_nulls
 from statestore.interop.flink.types.java_types import EnumType
 from statestore.interop.flink.types.layouts import (
-    Block,
     Choice,
+    Elements,
     Entries,
     Flagged,
     Leaf,
@@ -59,6 +67,8 @@ _PRIMITIVES = {
 _DEEPEST = 40
 _MOST_PARTS = 10_000  # names can repeat a type, so that few bytes describe very many columns
 _UNION_WITH_NULL = 2
+_NO_END = "an array or a map of Avro does not end after its elements"
+_END_OF_BLOCK = pa.scalar(b"\0", BYTES)
 
 
 def _read_text(snapshot: SnapshotReader) -> str:
@@ -123,6 +133,43 @@ class AvroType(FlinkType):
                 "canonical savepoint, which has the length of each value"
             )
         return layout.skipper()
+
+
+@dataclass(frozen=True, slots=True)
+class Block(Elements):
+    """A varint of the number of elements, the elements, and a 0; or only a 0 (Avro)."""
+
+    def _skipper(self) -> Skip:
+        skip_element = self.element.skipper()
+
+        def skip(reader: Reader) -> None:
+            count = reader.varint()
+            if count > reader.remaining:
+                raise reader.error(f"{count} elements do not fit in {reader.remaining} bytes")
+            for _ in range(count):
+                skip_element(reader)
+            if count and reader.u8():
+                raise reader.error(_NO_END, position=reader.position - 1)
+
+        return skip
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        counts = cursor.varints()
+        cursor.refuse(counts > cursor.end - cursor.position, "a count is too large for its value")
+        lists = read_lists(self.element, cursor, counts)
+        rows = counts > 0
+        ends = cursor.select(rows)
+        wrong = ends.take(1)[:, 0] != 0
+        ends.position = ends.position - 1
+        ends.refuse(wrong, _NO_END)
+        ends.position = ends.position + 1
+        cursor.move_rows(rows, ends)
+        return lists
+
+    def join(self, counts: npt.NDArray[np.int64], elements: pa.Array) -> pa.Array:
+        """Return the bytes of lists of these lengths, given those of all their elements."""
+        heads = pa.array([varint(count) if count else b"" for count in counts.tolist()], BYTES)
+        return join_parts(heads, join_runs(elements, counts), _END_OF_BLOCK)
 
 
 @lru_cache(maxsize=512)

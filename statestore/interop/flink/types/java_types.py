@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from statestore.errors import UnsupportedTypeError
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, i8, i32, utf
 from statestore.interop.flink.metadata.snapshot_format import (
     BASE,
@@ -37,6 +39,22 @@ from statestore.interop.flink.types.base import (
     short_name,
     total_width,
 )
+from statestore.interop.flink.types.byte_cursor import (
+    BYTES,
+    Cursor,
+    Skip,
+    join_parts,
+    list_offsets,
+    scatter,
+)
+from statestore.interop.flink.types.column_bytes import (
+    find_valid,
+    join_runs,
+    list_lengths,
+    refuse_nulls,
+    write_numbers,
+    write_where,
+)
 from statestore.interop.flink.types.key_hash import (
     HashCodes,
     KeyHash,
@@ -50,11 +68,10 @@ from statestore.interop.flink.types.layouts import (
     Counted,
     Entries,
     Flagged,
+    Leaf,
     Masked,
-    MaskedList,
     Tagged,
     Tags,
-    constants_layout,
     number_names,
     numbered_struct,
 )
@@ -182,6 +199,67 @@ def _view_form(view: str) -> SnapshotForm:
     """Return the snapshot of a view, which has the layout of the list or map in it."""
     name = f"{DATAVIEW}{view}SerializerSnapshot"
     return composite(name, 1, parts=("element",), make=lambda element: element)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedList(Layout):
+    """A number of elements, a bit for each, set for a null, then the others (``MaskUtils``)."""
+
+    element: Layout
+
+    def _arrow_type(self) -> pa.DataType:
+        return pa.list_(self.element.arrow_type())
+
+    def _skipper(self) -> Skip:
+        skip_element = self.element.skipper()
+
+        def skip(reader: Reader) -> None:
+            for is_null in _read_null_mask(reader):
+                if not is_null:
+                    skip_element(reader)
+
+        return skip
+
+    def _read(self, cursor: Cursor) -> pa.Array:
+        skip = self.element.skipper()
+        starts: list[int] = []
+        limits: list[int] = []
+        nulls: list[bool] = []
+        counts, ends = np.zeros(len(cursor), np.int64), cursor.position.copy()
+        for row in range(len(cursor)):
+            reader, begin = cursor.reader(row), int(cursor.position[row])
+            mask = _read_null_mask(reader)
+            nulls += mask
+            counts[row] = len(mask)
+            for _ in range(mask.count(False)):
+                starts.append(begin + reader.position)
+                limits.append(int(cursor.end[row]))
+                skip(reader)
+            ends[row] = begin + reader.position
+        cursor.position = ends
+        present = Cursor(cursor.spans, np.array(starts, np.int64), np.array(limits, np.int64))
+        values = scatter(self.element.read(present), ~np.array(nulls, np.bool_))
+        return pa.ListArray.from_arrays(list_offsets(counts), values)
+
+    def _write(self, array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        counts, flat = list_lengths(array), array.flatten()
+        valid = find_valid(flat)
+        masks, start = [], 0
+        for count in counts.tolist():
+            masks.append(i32(count) + np.packbits(~valid[start : start + count]).tobytes())
+            start += count
+        elements = join_runs(write_where(flat, valid, self.element), counts)
+        return join_parts(pa.array(masks, BYTES), elements)
+
+
+def _read_null_mask(reader: Reader) -> list[bool]:
+    """Return which elements are null in the list that begins here."""
+    count = reader.i32()
+    if count < 0 or (count + 7) // 8 > reader.remaining:
+        raise reader.error(f"the list length {count} is invalid", position=reader.position - 4)
+    mask = bytes(reader.take((count + 7) // 8))
+    return [bool(mask[index // 8] >> (7 - index % 8) & 1) for index in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +421,29 @@ class EitherType(FlinkType):
 
 
 _SIDES = Tags(1, 2, problem="a value belongs to neither of the two streams")
+
+
+def constants_layout(title: str, names: Sequence[str], numbers: Iterable[int]) -> Leaf:
+    """Return the layout of the constants of an enum, each of which is written as a number."""
+    texts, known = pa.array(names, pa.string()), pa.array(numbers, pa.int32())
+
+    def read(cursor: Cursor) -> pa.Array:
+        places = pc.index_in(pa.array(cursor.numbers(">i4")), known)
+        unknown = places.is_null().to_numpy(zero_copy_only=False)
+        cursor.refuse(unknown, f"{title} has no such constant")
+        return texts.take(places)
+
+    def write(array: pa.Array) -> pa.Array:
+        refuse_nulls(array)
+        places = pc.index_in(array, texts)
+        if places.null_count:
+            example = array.filter(places.is_null())[0]
+            raise InvalidArgumentError(
+                f"{title} has no constant {str(example)!r}; the constants are {', '.join(names)}"
+            )
+        return write_numbers(known.take(places), ">i4")
+
+    return Leaf(texts.type, 4, read, write)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,32 +2,30 @@
 
 A layout skips, reads and writes values. Most types of Flink's serializers are one of these:
 
-- ``Leaf``: values that functions read and write, of a fixed width or with an end of their own;
-  ``Numbers`` of a NumPy type, and ``constants_layout``.
+- ``Leaf``: values that functions read and write, of a fixed width or with an end of their own.
+- ``Numbers``: numbers of a NumPy type.
 - ``Struct``: named parts, one after another.
 - ``Flagged``: a tag, then the value if there is one.
 - ``Tagged``: a tag, then the parts that it selects.
 - ``Masked``: a bit for each part, then the parts that are not null.
-- ``Counted`` and ``Block``: a number of elements, then the elements; ``Entries`` for maps.
+- ``Counted``: a number of elements, then the elements; ``Entries`` for maps.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from statestore.errors import InvalidArgumentError, StateStoreError, UnsupportedTypeError
-from statestore.interop.flink.metadata.java_binary import Reader, i32, varint
+from statestore.errors import StateStoreError, UnsupportedTypeError
+from statestore.interop.flink.metadata.java_binary import Reader
 from statestore.interop.flink.types.base import FlinkType, Layout, total_width
 from statestore.interop.flink.types.byte_cursor import (
-    BYTES,
     Cursor,
     Rows,
     Skip,
@@ -36,7 +34,6 @@ from statestore.interop.flink.types.byte_cursor import (
     make_fixed_skip,
     make_sequence_skip,
     piece_array,
-    scatter,
 )
 from statestore.interop.flink.types.column_bytes import (
     build_struct,
@@ -59,8 +56,6 @@ from statestore.interop.flink.types.column_bytes import (
 _KIND_BITS = 2
 """The number of bits of a ``RowKind``."""
 _MOST_KIND = 3
-_NO_END = "an array or a map of Avro does not end after its elements"
-_END_OF_BLOCK = pa.scalar(b"\0", BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,29 +84,6 @@ class Leaf(Layout):
 
     def _write(self, array: pa.Array) -> pa.Array:
         return self.write_values(array)
-
-
-def constants_layout(title: str, names: Sequence[str], numbers: Iterable[int]) -> Leaf:
-    """Return the layout of the constants of an enum, each of which is written as a number."""
-    texts, known = pa.array(names, pa.string()), pa.array(numbers, pa.int32())
-
-    def read(cursor: Cursor) -> pa.Array:
-        places = pc.index_in(pa.array(cursor.numbers(">i4")), known)
-        unknown = places.is_null().to_numpy(zero_copy_only=False)
-        cursor.refuse(unknown, f"{title} has no such constant")
-        return texts.take(places)
-
-    def write(array: pa.Array) -> pa.Array:
-        refuse_nulls(array)
-        places = pc.index_in(array, texts)
-        if places.null_count:
-            example = array.filter(places.is_null())[0]
-            raise InvalidArgumentError(
-                f"{title} has no constant {str(example)!r}; the constants are {', '.join(names)}"
-            )
-        return write_numbers(known.take(places), ">i4")
-
-    return Leaf(texts.type, 4, read, write)
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,43 +494,6 @@ class Counted(Elements):
 
 
 @dataclass(frozen=True, slots=True)
-class Block(Elements):
-    """A varint of the number of elements, the elements, and a 0; or only a 0 (Avro)."""
-
-    def _skipper(self) -> Skip:
-        skip_element = self.element.skipper()
-
-        def skip(reader: Reader) -> None:
-            count = reader.varint()
-            if count > reader.remaining:
-                raise reader.error(f"{count} elements do not fit in {reader.remaining} bytes")
-            for _ in range(count):
-                skip_element(reader)
-            if count and reader.u8():
-                raise reader.error(_NO_END, position=reader.position - 1)
-
-        return skip
-
-    def _read(self, cursor: Cursor) -> pa.Array:
-        counts = cursor.varints()
-        cursor.refuse(counts > cursor.end - cursor.position, "a count is too large for its value")
-        lists = read_lists(self.element, cursor, counts)
-        rows = counts > 0
-        ends = cursor.select(rows)
-        wrong = ends.take(1)[:, 0] != 0
-        ends.position = ends.position - 1
-        ends.refuse(wrong, _NO_END)
-        ends.position = ends.position + 1
-        cursor.move_rows(rows, ends)
-        return lists
-
-    def join(self, counts: npt.NDArray[np.int64], elements: pa.Array) -> pa.Array:
-        """Return the bytes of lists of these lengths, given those of all their elements."""
-        heads = pa.array([varint(count) if count else b"" for count in counts.tolist()], BYTES)
-        return join_parts(heads, join_runs(elements, counts), _END_OF_BLOCK)
-
-
-@dataclass(frozen=True, slots=True)
 class Entries(Layout):
     """A map as the list of its entries, which are structs of a key and a value."""
 
@@ -581,64 +516,3 @@ class Entries(Layout):
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
         return self.entries.write_elements(array, flatten_entries(array))
-
-
-@dataclass(frozen=True, slots=True)
-class MaskedList(Layout):
-    """A number of elements, a bit for each, set for a null, then the others (``MaskUtils``)."""
-
-    element: Layout
-
-    def _arrow_type(self) -> pa.DataType:
-        return pa.list_(self.element.arrow_type())
-
-    def _skipper(self) -> Skip:
-        skip_element = self.element.skipper()
-
-        def skip(reader: Reader) -> None:
-            for is_null in _read_null_mask(reader):
-                if not is_null:
-                    skip_element(reader)
-
-        return skip
-
-    def _read(self, cursor: Cursor) -> pa.Array:
-        skip = self.element.skipper()
-        starts: list[int] = []
-        limits: list[int] = []
-        nulls: list[bool] = []
-        counts, ends = np.zeros(len(cursor), np.int64), cursor.position.copy()
-        for row in range(len(cursor)):
-            reader, begin = cursor.reader(row), int(cursor.position[row])
-            mask = _read_null_mask(reader)
-            nulls += mask
-            counts[row] = len(mask)
-            for _ in range(mask.count(False)):
-                starts.append(begin + reader.position)
-                limits.append(int(cursor.end[row]))
-                skip(reader)
-            ends[row] = begin + reader.position
-        cursor.position = ends
-        present = Cursor(cursor.spans, np.array(starts, np.int64), np.array(limits, np.int64))
-        values = scatter(self.element.read(present), ~np.array(nulls, np.bool_))
-        return pa.ListArray.from_arrays(list_offsets(counts), values)
-
-    def _write(self, array: pa.Array) -> pa.Array:
-        refuse_nulls(array)
-        counts, flat = list_lengths(array), array.flatten()
-        valid = find_valid(flat)
-        masks, start = [], 0
-        for count in counts.tolist():
-            masks.append(i32(count) + np.packbits(~valid[start : start + count]).tobytes())
-            start += count
-        elements = join_runs(write_where(flat, valid, self.element), counts)
-        return join_parts(pa.array(masks, BYTES), elements)
-
-
-def _read_null_mask(reader: Reader) -> list[bool]:
-    """Return which elements are null in the list that begins here."""
-    count = reader.i32()
-    if count < 0 or (count + 7) // 8 > reader.remaining:
-        raise reader.error(f"the list length {count} is invalid", position=reader.position - 4)
-    mask = bytes(reader.take((count + 7) // 8))
-    return [bool(mask[index // 8] >> (7 - index % 8) & 1) for index in range(count)]

@@ -33,7 +33,7 @@ from statestore.interop.flink.types.byte_cursor import BYTES, Cursor, Skip, join
 from statestore.interop.flink.types.column_bytes import (
     find_valid,
 )
-from statestore.interop.flink.types.java_types import present
+from statestore.interop.flink.types.java_types import constants_layout, present
 from statestore.interop.flink.types.key_hash import NONE_HASH, HashCodes, hash_product
 from statestore.interop.flink.types.layouts import (
     FLAG,
@@ -42,7 +42,6 @@ from statestore.interop.flink.types.layouts import (
     Flagged,
     Tagged,
     Unique,
-    constants_layout,
     numbered_struct,
 )
 

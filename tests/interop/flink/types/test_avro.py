@@ -24,6 +24,7 @@ from statestore.interop.flink.metadata.java_binary import Reader, i32, utf
 from statestore.interop.flink.options import SavepointHints
 from statestore.interop.flink.types.avro import (
     AvroType,
+    Block,
     make_fixed_layout,
     make_map_layout,
     make_union_layout,
@@ -31,7 +32,6 @@ from statestore.interop.flink.types.avro import (
 from statestore.interop.flink.types.base import Layout
 from statestore.interop.flink.types.byte_cursor import Spans
 from statestore.interop.flink.types.column_bytes import decode_values
-from statestore.interop.flink.types.layouts import Block
 from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 from statestore.jobgraph.operators import operator_id

@@ -15,6 +15,7 @@ from statestore.interop.flink.metadata.java_binary import Reader, i32
 from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type
 from statestore.interop.flink.types.avro import (
     AvroType,
+    Block,
     make_fixed_layout,
     make_map_layout,
     make_union_layout,
@@ -46,7 +47,7 @@ from statestore.interop.flink.types.java_types import (
     present,
 )
 from statestore.interop.flink.types.kryo import KryoType, is_kryo_bytes
-from statestore.interop.flink.types.layouts import Block, Struct, Tagged
+from statestore.interop.flink.types.layouts import Struct, Tagged
 from statestore.interop.flink.types.pojos import PojoField, PojoType
 from statestore.interop.flink.types.scala_types import (
     CaseClassType,
