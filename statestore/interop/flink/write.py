@@ -38,7 +38,7 @@ from statestore.interop.flink.read.canonical import KeyedHeader, header_bytes, p
 from statestore.interop.flink.read.savepoint_files import METADATA, SavepointFiles, open_source
 from statestore.interop.flink.read.snappy import frame_pieces
 from statestore.interop.flink.types.byte_cursor import BYTES, join_parts
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.rows.column_types import schema_of_arrow
 from statestore.rows.key_group_runs import sort_groups
 from statestore.rows.sorting import ExternalSort, slices_of

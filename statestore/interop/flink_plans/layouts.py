@@ -31,8 +31,7 @@ from statestore.interop.flink.metadata.logical_types import LogicalType, key_log
 from statestore.interop.flink.read.keyed_states import FlinkState, flink_state
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.internal_types import TtlType
-from statestore.interop.flink.types.java_types import ListType, MapType, TupleType
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import ListType, MapType, Scalar, TupleType
 from statestore.interop.flink.types.sql_types import RowDataType
 from statestore.interop.flink_plans.plan_types import PlanField
 from statestore.rows.column_types import schema_of_arrow

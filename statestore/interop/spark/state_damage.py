@@ -35,8 +35,7 @@ from pyspark.sql import SparkSession
 from statestore.errors import DamagedFileError, FormatVersionError, UnsupportedTypeError
 from statestore.format.documents import convert_value
 from statestore.interop.flink.read.rocksdb import check_blocks
-from statestore.interop.spark.location import CheckpointLocation, state_folder
-from statestore.interop.spark.log_damage import differing_checksums
+from statestore.interop.spark.location import CheckpointLocation, differing_checksums, state_folder
 from statestore.interop.spark.operator_reader import Operator
 from statestore.interop.spark.query_settings import CODEC
 from statestore.spark.error_cause import SPARK_ERRORS, describe_cause, is_damage

@@ -23,9 +23,9 @@ from statestore.cli.command import Verb
 from statestore.cli.main import cli
 from statestore.cli.verbs import flink as verbs
 from statestore.interop.flink import open_savepoint
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.interop.flink.types.key_recipes import recipe_hash_codes
 from statestore.interop.flink.types.pojos import PojoField, PojoType
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.arrow import key_groups_of_hashes
 from tests.interop.flink.goldens import Golden

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from statestore.interop.flink.types.avro import AvroType
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.cep import CepType
-from statestore.interop.flink.types.internal_types import TimerType, TtlAwareType, TtlType
+from statestore.interop.flink.types.internal_types import CepType, TimerType, TtlAwareType, TtlType
 from statestore.interop.flink.types.java_types import (
     ArrayType,
     EitherType,
@@ -16,11 +15,11 @@ from statestore.interop.flink.types.java_types import (
     MapType,
     NullableType,
     RowType,
+    Scalar,
     TupleType,
 )
 from statestore.interop.flink.types.pojos import PojoField, PojoType, Subclass
 from statestore.interop.flink.types.scala_types import CaseClassType, TraversableType
-from statestore.interop.flink.types.scalars import Scalar
 
 __all__ = ["SCALARS", "kinds"]
 

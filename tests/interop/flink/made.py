@@ -14,8 +14,7 @@ from statestore.interop.flink.read.canonical import HeaderKind, KeyedHeader, Sta
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.column_bytes import encode_list
 from statestore.interop.flink.types.internal_types import TimerType
-from statestore.interop.flink.types.java_types import ListType, MapType
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import ListType, MapType, Scalar
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from statestore.interop.flink.write import SavepointWriter
 from statestore.jobgraph.operators import operator_id

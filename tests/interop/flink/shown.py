@@ -24,11 +24,11 @@ from statestore.interop.flink.types.java_types import (
     MapType,
     NullableType,
     RowType,
+    Scalar,
     TupleType,
 )
 from statestore.interop.flink.types.kryo import KryoType
 from statestore.interop.flink.types.pojos import PojoType
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.sql_types import (
     DecimalDataType,
     RowDataType,

@@ -44,8 +44,7 @@ from statestore.interop.flink.read.canonical import (
 from statestore.interop.flink.read.savepoint import FlinkSavepoint, open_savepoint
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.internal_types import TimerType
-from statestore.interop.flink.types.java_types import ListType
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import ListType, Scalar
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of

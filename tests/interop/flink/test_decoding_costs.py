@@ -23,10 +23,10 @@ from statestore.interop.flink.importing.probes import probe_keys
 from statestore.interop.flink.metadata.java_binary import Reader
 from statestore.interop.flink.options import FlinkTarget
 from statestore.interop.flink.types.byte_cursor import piece_array
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.interop.flink.types.key_recipes import recipe_hash_codes
 from statestore.interop.flink.types.kryo_objects import read_text_bytes
 from statestore.interop.flink.types.scala_types import CaseClassType
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.keys.arrow import key_groups_of_hashes
 from tests.interop.flink.written import written_savepoint
 

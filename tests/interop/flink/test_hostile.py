@@ -59,9 +59,14 @@ from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.binary_rows import decode_rows, encode_rows
 from statestore.interop.flink.types.byte_cursor import Cursor, Spans, list_offsets
 from statestore.interop.flink.types.column_bytes import decode_values
-from statestore.interop.flink.types.java_types import ListType, NullableType, RowType, TupleType
+from statestore.interop.flink.types.java_types import (
+    ListType,
+    NullableType,
+    RowType,
+    Scalar,
+    TupleType,
+)
 from statestore.interop.flink.types.pojos import PojoField, PojoType
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 from statestore.storage import open_storage
 from tests.interop.flink.goldens import Golden

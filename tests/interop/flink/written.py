@@ -11,8 +11,7 @@ from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.byte_cursor import Cursor, Spans
 from statestore.interop.flink.types.column_bytes import encode_list
-from statestore.interop.flink.types.java_types import ListType
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import ListType, Scalar
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from statestore.interop.flink.write import SavepointWriter
 from statestore.jobgraph.operators import operator_id

@@ -44,10 +44,10 @@ from statestore.interop.flink.types.java_types import (
     ListType,
     MapType,
     NullableType,
+    Scalar,
     TupleType,
 )
 from statestore.interop.flink.types.pojos import PojoField, PojoType
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.keys.key_types import JavaType
 from statestore.rows.column_types import schema_of_arrow
 

@@ -37,9 +37,9 @@ from statestore.interop.flink.types.java_types import (
     ListType,
     MapType,
     RowType,
+    Scalar,
     TupleType,
 )
-from statestore.interop.flink.types.scalars import Scalar
 
 _TOKEN = re.compile(r"\s*([A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*)*|[<>,]|\[\s*\])")
 _PACKAGE = re.compile(

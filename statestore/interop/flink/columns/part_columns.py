@@ -37,16 +37,15 @@ from statestore.interop.flink.metadata.logical_types import (
 )
 from statestore.interop.flink.types.avro import AvroType
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.cep import CepType
 from statestore.interop.flink.types.internal_types import (
+    CepType,
     PythonType,
     StreamElementType,
     UndecodedType,
 )
-from statestore.interop.flink.types.java_types import EitherType, RowType, TupleType
+from statestore.interop.flink.types.java_types import EitherType, RowType, Scalar, TupleType
 from statestore.interop.flink.types.pojos import PojoType
 from statestore.interop.flink.types.scala_types import CaseClassType
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.sql_types import RowDataType
 
 _FLAT = (

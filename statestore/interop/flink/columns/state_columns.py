@@ -47,9 +47,8 @@ from statestore.interop.flink.read.keyed_states import (
 )
 from statestore.interop.flink.types.byte_cursor import Spans
 from statestore.interop.flink.types.internal_types import TtlAwareType, TtlType, UndecodedType
-from statestore.interop.flink.types.java_types import RowType
+from statestore.interop.flink.types.java_types import RowType, Scalar
 from statestore.interop.flink.types.kryo import find_kryo_part, is_kryo_bytes
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.sql_types import RowDataType
 from statestore.keys.arrow_types import check_key_type
 from statestore.rows.digests import row_hashes

@@ -26,8 +26,7 @@ from statestore.interop.flink.metadata.logical_types import (
     sql_type,
 )
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.java_types import ListType, MapType, RowType, TupleType
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import ListType, MapType, RowType, Scalar, TupleType
 from statestore.interop.flink.types.sql_types import DecimalDataType, RowDataType, TimestampDataType
 from statestore.keys.key_types import JavaType
 

@@ -55,9 +55,8 @@ from statestore.interop.flink.read.keyed_states import flink_state
 from statestore.interop.flink.read.operator_state import SOURCE_READER_STATE
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.internal_types import PythonType, TimerType, TtlType
-from statestore.interop.flink.types.java_types import ListType, MapType
+from statestore.interop.flink.types.java_types import ListType, MapType, Scalar
 from statestore.interop.flink.types.key_recipes import SCALA, recipe_hash_codes
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink_plans.layouts import NO_NAMESPACE, PlanState
 from statestore.interop.flink_plans.plan_file import FlinkPlan
 from statestore.jobgraph.redistribution import RedistributionMode

@@ -38,7 +38,7 @@ from statestore.interop.flink.options import FlinkTarget
 from statestore.interop.flink.types.base import FlinkType, nested_types, replace_parts
 from statestore.interop.flink.types.byte_cursor import BYTES, Spans
 from statestore.interop.flink.types.column_bytes import decode_values
-from statestore.interop.flink.types.java_types import ListType, MapType, NullableType
+from statestore.interop.flink.types.java_types import ListType, MapType, NullableType, Scalar
 from statestore.interop.flink.types.kryo import (
     KryoType,
     is_kryo_bytes,
@@ -47,7 +47,6 @@ from statestore.interop.flink.types.kryo import (
 )
 from statestore.interop.flink.types.kryo_codecs import SIMPLE
 from statestore.interop.flink.types.pojos import PojoField
-from statestore.interop.flink.types.scalars import Scalar
 
 
 def must_migrate(record: SavepointRecord | None, target: FlinkTarget) -> bool:

@@ -21,7 +21,7 @@ from statestore.interop.flink.exporting.export_types import OperatorStatePlan
 from statestore.interop.flink.importing.import_record import ImportedOperator
 from statestore.interop.flink.metadata.java_binary import Reader, i32, utf
 from statestore.interop.flink.read.operator_state import KafkaSplit, kafka_split_bytes, kafka_splits
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.rows.column_types import arrow_schema
 from statestore.sources.offsets import changed_offsets
 

@@ -21,7 +21,7 @@ import numpy as np
 from statestore.interop.flink.metadata.java_binary import Reader
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.byte_cursor import Places, Spans
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import Scalar
 
 COUNT_BYTES = 4
 """The bytes of a state without entries in a key group: their number."""

@@ -36,10 +36,9 @@ from statestore.interop.flink.types.column_bytes import (
     encode_list,
 )
 from statestore.interop.flink.types.internal_types import TimerType, TtlType, plain_type
-from statestore.interop.flink.types.java_types import ListType, MapType, NullableType
+from statestore.interop.flink.types.java_types import ListType, MapType, NullableType, Scalar
 from statestore.interop.flink.types.key_hash import GroupFunction, groups_of_hashes
 from statestore.interop.flink.types.key_recipes import recipe_hash_codes
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.serializer_snapshots import make_snapshot
 from statestore.interop.flink.types.sql_types import RowDataType
 

@@ -62,7 +62,7 @@ from statestore.interop.flink.read.savepoint_files import (
     read_metadata_file,
 )
 from statestore.interop.flink.types.byte_cursor import Cursor
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupRange
 

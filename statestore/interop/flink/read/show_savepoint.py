@@ -29,8 +29,8 @@ from statestore.interop.flink.read.savepoint import (
     open_savepoint,
 )
 from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.interop.flink.types.kryo import find_kryo_part
-from statestore.interop.flink.types.scalars import Scalar
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ from statestore.interop.flink.types.byte_cursor import (
     join_parts,
 )
 from statestore.interop.flink.types.column_bytes import join_runs, read_lists, refuse_nulls
-from statestore.interop.flink.types.java_types import EnumType
+from statestore.interop.flink.types.java_types import EnumType, Scalar
 from statestore.interop.flink.types.layouts import (
     Choice,
     Elements,
@@ -52,7 +52,6 @@ from statestore.interop.flink.types.layouts import (
     Tags,
     numbered_struct,
 )
-from statestore.interop.flink.types.scalars import Scalar
 
 _WITH_CLASS, _WITH_LONG_SCHEMA = 2, 3
 _PRIMITIVES = {

@@ -40,7 +40,7 @@ from statestore.interop.flink.types.base import FlinkType, nested_types, replace
 from statestore.interop.flink.types.byte_cursor import BYTES, Cursor, Skip
 from statestore.interop.flink.types.column_bytes import refuse_nulls
 from statestore.interop.flink.types.internal_types import read_slices
-from statestore.interop.flink.types.java_types import ListType, MapType
+from statestore.interop.flink.types.java_types import ListType, MapType, Scalar
 from statestore.interop.flink.types.key_hash import KeyHash
 from statestore.interop.flink.types.kryo_codecs import CODECS, SIMPLE
 from statestore.interop.flink.types.kryo_objects import (
@@ -51,7 +51,6 @@ from statestore.interop.flink.types.kryo_objects import (
     from_code_units,
     read_text_bytes,
 )
-from statestore.interop.flink.types.scalars import Scalar
 
 T = TypeVar("T")
 

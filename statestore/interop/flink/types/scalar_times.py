@@ -26,7 +26,7 @@ from statestore.interop.flink.types.byte_cursor import Cursor, Places, Rows
 from statestore.interop.flink.types.column_bytes import matrix_bytes, refuse_outside
 from statestore.interop.flink.types.key_hash import KeyHash, plain_hash
 from statestore.interop.flink.types.layouts import Leaf
-from statestore.interop.flink.types.scalar_numbers import ScalarForm
+from statestore.interop.flink.types.scalar_values import ScalarForm
 from statestore.keys.hashing import key_hash
 
 _LOWEST = -(1 << 63)

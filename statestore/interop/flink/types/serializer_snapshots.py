@@ -24,20 +24,18 @@ from statestore.interop.flink.metadata.snapshot_format import SnapshotReader
 from statestore.interop.flink.metadata.versions import too_old
 from statestore.interop.flink.types import (
     avro,
-    cep,
     internal_types,
     java_types,
     kryo,
     pojos,
     scala_types,
-    scalars,
     sql_types,
 )
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.internal_types import UnknownType
 
 TYPES: tuple[type[FlinkType], ...] = (
-    scalars.Scalar,
+    java_types.Scalar,
     java_types.TupleType,
     java_types.RowType,
     java_types.ListType,
@@ -60,7 +58,7 @@ TYPES: tuple[type[FlinkType], ...] = (
     sql_types.DecimalDataType,
     sql_types.TimestampDataType,
     sql_types.SqlCollection,
-    cep.CepType,
+    internal_types.CepType,
     internal_types.TtlType,
     internal_types.TtlAwareType,
     internal_types.TimerType,

@@ -45,7 +45,7 @@ from statestore.interop.flink.types.byte_cursor import BYTES, Cursor, Skip, join
 from statestore.interop.flink.types.column_bytes import refuse_nulls, write_numbers, write_sized
 from statestore.interop.flink.types.key_hash import GroupFunction, groups_of_hashes
 from statestore.interop.flink.types.layouts import Leaf
-from statestore.interop.flink.types.scalar_texts import read_sized
+from statestore.interop.flink.types.scalar_values import read_sized
 from statestore.keys.sql import sql_row_hash
 
 _LENGTH_BYTES = 4

@@ -20,7 +20,7 @@ from statestore.errors import (
 )
 from statestore.format.left_out import LeftOutState
 from statestore.interop.flink import export_savepoint, import_savepoint, open_savepoint
-from statestore.interop.flink.exporting.carry import select_carried_operators
+from statestore.interop.flink.exporting.export_state import select_carried_operators
 from statestore.interop.flink.importing.import_record import SavepointRecord
 from statestore.interop.flink.metadata.handles import (
     ChangelogHandle,

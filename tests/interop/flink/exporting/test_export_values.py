@@ -21,11 +21,11 @@ from statestore.interop.flink.types.java_types import (
     ListType,
     MapType,
     RowType,
+    Scalar,
     TupleType,
 )
 from statestore.interop.flink.types.pojos import PojoField, PojoType
 from statestore.interop.flink.types.scala_types import CaseClassType, TraversableType
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.sql_types import SqlCollection
 from statestore.store import StateStore
 from tests.interop.flink.goldens import Golden

@@ -14,9 +14,8 @@ from statestore.interop.flink import export_savepoint, import_savepoint
 from statestore.interop.flink.exporting.flink_versions import must_migrate
 from statestore.interop.flink.importing.import_record import SavepointRecord
 from statestore.interop.flink.options import ExportSelection, FlinkTarget
-from statestore.interop.flink.types.cep import CepType
-from statestore.interop.flink.types.java_types import ListType
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.internal_types import CepType
+from statestore.interop.flink.types.java_types import ListType, Scalar
 from statestore.interop.flink.types.serializer_snapshots import TYPES
 from statestore.store import StateStore
 from tests.interop.flink.goldens import Golden

@@ -19,7 +19,7 @@ from statestore.interop.flink import (
 from statestore.interop.flink.exporting.job_types import parse_class_mapping
 from statestore.interop.flink.options import FlinkTarget
 from statestore.interop.flink.types.base import FlinkType, nested_types
-from statestore.interop.flink.types.java_types import TupleType
+from statestore.interop.flink.types.java_types import Scalar, TupleType
 from statestore.interop.flink.types.key_recipes import recipe_hash_codes
 from statestore.interop.flink.types.pojos import PojoField, PojoType
 from statestore.interop.flink.types.scala_types import (
@@ -29,7 +29,6 @@ from statestore.interop.flink.types.scala_types import (
     TraversableType,
     TryType,
 )
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.keys.arrow import key_groups_of_hashes
 from tests.interop.flink.written import written_savepoint
 

@@ -29,10 +29,9 @@ from statestore.interop.flink import (
 from statestore.interop.flink.columns.state_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.interop.flink.options import SavepointHints
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.java_types import EnumType, ListType, RowType, TupleType
+from statestore.interop.flink.types.java_types import EnumType, ListType, RowType, Scalar, TupleType
 from statestore.interop.flink.types.kryo import KryoType
 from statestore.interop.flink.types.pojos import PojoField, PojoType
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of
 from tests.interop.flink.written import written_savepoint

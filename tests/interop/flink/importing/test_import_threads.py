@@ -12,7 +12,7 @@ from statestore import StateStore
 from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.interop.flink import ImportedSavepoint, import_savepoint
 from statestore.interop.flink.options import SavepointHints
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of
 from tests.interop.flink.goldens import Golden

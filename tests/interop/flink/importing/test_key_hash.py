@@ -21,12 +21,11 @@ from statestore.interop.flink import (
 from statestore.interop.flink.columns.state_columns import FLINK_KEY_GROUP, EntryForm
 from statestore.interop.flink.options import SavepointHints
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.java_types import EnumType, TupleType
+from statestore.interop.flink.types.java_types import EnumType, Scalar, TupleType
 from statestore.interop.flink.types.key_recipes import recipe_hash_codes
 from statestore.interop.flink.types.kryo import KryoType
 from statestore.interop.flink.types.pojos import PojoField, PojoType
 from statestore.interop.flink.types.scala_types import CaseClassType, OptionType
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.arrow import key_groups_of_hashes
 from statestore.keys.hashing import key_group_of

@@ -17,8 +17,8 @@ from statestore.interop.flink.importing.probes import find_value_types, set_valu
 from statestore.interop.flink.options import FlinkTarget
 from statestore.interop.flink.read.keyed_states import flink_state
 from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.interop.flink.types.kryo import KryoType
-from statestore.interop.flink.types.scalars import Scalar
 from tests.interop.flink.written import written_savepoint
 
 LONG = Scalar("Long")

@@ -22,10 +22,9 @@ from statestore.interop.flink import ImportedSavepoint, import_savepoint
 from statestore.interop.flink.options import SavepointAccess, SavepointHints
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.internal_types import TtlType
-from statestore.interop.flink.types.java_types import ListType, TupleType
+from statestore.interop.flink.types.java_types import ListType, Scalar, TupleType
 from statestore.interop.flink.types.kryo import KryoType
 from statestore.interop.flink.types.pojos import PojoField, PojoType
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of
 from tests.interop.flink.read.test_places import named

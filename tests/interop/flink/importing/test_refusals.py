@@ -46,7 +46,7 @@ from statestore.interop.flink.read.canonical import (
 )
 from statestore.interop.flink.read.refusals import Refused
 from statestore.interop.flink.read.savepoint import lost_timers, open_savepoint
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from statestore.jobgraph.operators import operator_id
 from tests.interop.flink.goldens import Golden

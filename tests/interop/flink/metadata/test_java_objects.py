@@ -18,8 +18,7 @@ from statestore.interop.flink.metadata.java_binary import (
 from statestore.interop.flink.types.byte_cursor import Spans
 from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.internal_types import JavaObjectType
-from statestore.interop.flink.types.java_types import TupleType
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import Scalar, TupleType
 
 OBJECTS = {
     "null": "aced000570",

@@ -24,7 +24,7 @@ from statestore.interop.flink.read.canonical import (
 from statestore.interop.flink.read.savepoint_files import BLOCK_BYTES, GroupBytes, Window
 from statestore.interop.flink.read.snappy import frame_pieces
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from tests.interop.flink.entries import key_group_bytes
 

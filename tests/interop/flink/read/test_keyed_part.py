@@ -24,8 +24,7 @@ from statestore.interop.flink.read.savepoint_files import GroupBytes
 from statestore.interop.flink.read.snappy import frame_pieces
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.internal_types import TimerType
-from statestore.interop.flink.types.java_types import ListType, MapType
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import ListType, MapType, Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.storage.local import LocalStorage

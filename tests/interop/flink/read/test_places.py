@@ -24,7 +24,7 @@ from statestore.interop.flink.metadata.metadata_file import metadata_v3, read_me
 from statestore.interop.flink.options import SavepointAccess
 from statestore.interop.flink.read.savepoint import FlinkSavepoint, open_savepoint
 from statestore.interop.flink.read.savepoint_files import SavepointFiles
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.storage import open_storage
 from tests.interop.flink.goldens import Golden
 from tests.interop.flink.written import written_savepoint

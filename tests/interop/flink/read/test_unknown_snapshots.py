@@ -12,8 +12,7 @@ from statestore.interop.flink.read.canonical import KeyedHeader, StateInfo, head
 from statestore.interop.flink.read.operator_parts import read_whole_header, read_whole_snapshot
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.internal_types import UnknownType
-from statestore.interop.flink.types.java_types import ListType
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import ListType, Scalar
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from tests.interop.flink.limits import in_time
 

@@ -32,7 +32,7 @@ from statestore.interop.flink.types.avro import (
 from statestore.interop.flink.types.base import Layout
 from statestore.interop.flink.types.byte_cursor import Spans
 from statestore.interop.flink.types.column_bytes import decode_values
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.arrow import key_groups_of_hashes

@@ -14,8 +14,8 @@ from statestore.errors import DamagedFileError, FormatVersionError
 from statestore.interop.flink.metadata.java_binary import Reader, i32, i64, utf
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.byte_cursor import Spans
-from statestore.interop.flink.types.cep import CepType
 from statestore.interop.flink.types.column_bytes import decode_values
+from statestore.interop.flink.types.internal_types import CepType
 from statestore.interop.flink.types.java_types import ListType
 from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 

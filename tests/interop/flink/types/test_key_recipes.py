@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink import register_key_hash
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.java_types import ArrayType, EnumType, ListType, TupleType
+from statestore.interop.flink.types.java_types import (
+    ArrayType,
+    EnumType,
+    ListType,
+    Scalar,
+    TupleType,
+)
 from statestore.interop.flink.types.key_recipes import is_computable, recipe_hash_codes
 from statestore.interop.flink.types.pojos import PojoField, PojoType, Subclass
-from statestore.interop.flink.types.scalars import Scalar
 
 LONG, TEXT, INT = Scalar("Long"), Scalar("String"), Scalar("Integer")
 NAN = float("nan")

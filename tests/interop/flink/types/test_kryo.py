@@ -10,9 +10,8 @@ from statestore.errors import DamagedFileError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader
 from statestore.interop.flink.types.byte_cursor import Spans
 from statestore.interop.flink.types.column_bytes import decode_values
-from statestore.interop.flink.types.java_types import TupleType
+from statestore.interop.flink.types.java_types import Scalar, TupleType
 from statestore.interop.flink.types.kryo import KryoType
-from statestore.interop.flink.types.scalars import Scalar
 
 KRYO = KryoType("java.lang.Object", b"")
 EXCEPTION = (

@@ -17,8 +17,8 @@ from statestore.interop.flink.columns.state_columns import FLINK_KEY_GROUP, Entr
 from statestore.interop.flink.options import SavepointHints
 from statestore.interop.flink.types.byte_cursor import Spans
 from statestore.interop.flink.types.column_bytes import decode_values
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.interop.flink.types.kryo import KryoType
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.hashing import key_group_of
 from tests.interop.flink.entries import entries_in

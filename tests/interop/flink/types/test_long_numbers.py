@@ -16,7 +16,7 @@ from statestore.interop.flink.metadata.java_binary import i32
 from statestore.interop.flink.read.savepoint import open_savepoint
 from statestore.interop.flink.types.byte_cursor import Spans
 from statestore.interop.flink.types.column_bytes import decode_values
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.keys.arrow_java import whole_texts
 from statestore.keys.java import digits_of, integer_of
 from tests.interop.flink.written import written_savepoint

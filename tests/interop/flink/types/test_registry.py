@@ -22,9 +22,9 @@ from statestore.interop.flink.types.avro import (
 )
 from statestore.interop.flink.types.base import FlinkType, Layout
 from statestore.interop.flink.types.byte_cursor import Spans
-from statestore.interop.flink.types.cep import CepType
 from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.internal_types import (
+    CepType,
     JavaObjectType,
     PythonType,
     StreamElementType,
@@ -36,6 +36,7 @@ from statestore.interop.flink.types.internal_types import (
     plain_type,
 )
 from statestore.interop.flink.types.java_types import (
+    SCALARS,
     ArrayType,
     EitherType,
     EnumType,
@@ -43,6 +44,7 @@ from statestore.interop.flink.types.java_types import (
     MapType,
     NullableType,
     RowType,
+    Scalar,
     TupleType,
     present,
 )
@@ -56,7 +58,6 @@ from statestore.interop.flink.types.scala_types import (
     TraversableType,
     TryType,
 )
-from statestore.interop.flink.types.scalars import SCALARS, Scalar
 from statestore.interop.flink.types.serializer_snapshots import TYPES, read_snapshot
 from statestore.interop.flink.types.sql_types import (
     BinaryRowType,

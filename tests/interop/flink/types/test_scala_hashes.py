@@ -9,10 +9,9 @@ import pytest
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.java_types import EitherType, EnumType, TupleType
+from statestore.interop.flink.types.java_types import EitherType, EnumType, Scalar, TupleType
 from statestore.interop.flink.types.kryo import KryoType
 from statestore.interop.flink.types.scala_types import CaseClassType, OptionType, ScalaEnumType
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.keys.hashing import key_hash
 
 LONG, INT, TEXT, DOUBLE, FLOAT = map(Scalar, ("Long", "Integer", "String", "Double", "Float"))

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from statestore.errors import DamagedFileError, FormatVersionError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, i32, utf
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.java_types import NullableType, TupleType
+from statestore.interop.flink.types.java_types import NullableType, Scalar, TupleType
 from statestore.interop.flink.types.kryo import KryoType
-from statestore.interop.flink.types.scalars import Scalar
 from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 from tests.interop.flink.kinds import kinds
 

@@ -18,7 +18,7 @@ from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.byte_cursor import Spans
 from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.internal_types import StreamElementType
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import Scalar
 from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 from statestore.interop.flink.types.sql_types import (
     DecimalDataType,

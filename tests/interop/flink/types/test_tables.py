@@ -22,8 +22,7 @@ from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.byte_cursor import Spans
 from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.internal_types import UnknownType
-from statestore.interop.flink.types.java_types import EitherType, ListType, MapType
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import EitherType, ListType, MapType, Scalar
 from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 from statestore.store import StateStore
 from tests.interop.flink.exporting.test_export_imported import entries

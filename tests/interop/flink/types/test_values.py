@@ -27,8 +27,7 @@ from statestore.interop.flink.types.column_bytes import (
     decode_values,
     encode_list,
 )
-from statestore.interop.flink.types.java_types import ListType
-from statestore.interop.flink.types.scalars import Scalar
+from statestore.interop.flink.types.java_types import ListType, Scalar
 from statestore.interop.flink.types.serializer_snapshots import read_snapshot
 from tests.interop.flink.goldens import serializers
 from tests.interop.flink.shown import as_text, shown
