@@ -564,3 +564,9 @@ def test_uids_follow_the_format(tmp_path: Path) -> None:
     assert uids == ["stream-exec-group-aggregate-1-3", "stream-exec-join-1-7"]
     with pytest.raises(InvalidArgumentError, match="the uid format must have <id>"):
         read_flink_plan(place, uid_format="<version>")
+
+
+def test_rows_without_columns_are_inserts() -> None:
+    """Such a row is the value of SELECT DISTINCT."""
+    values = Row(()).part(pa.schema([])).values(pa.table({"id": [1, 2]}))
+    assert values.to_pylist() == [{"row_kind": 0}, {"row_kind": 0}]

@@ -495,13 +495,15 @@ def struct_part(
     names = [field.name for field in flink_type.arrow_type()]
 
     def to_flink(array: pa.Array) -> pa.Array:
-        columns = iter(array.flatten() if pa.types.is_struct(array.type) else ())
+        has_columns = pa.types.is_struct(array.type)
+        columns = iter(array.flatten() if has_columns else ())
         fields = [pa.array(np.zeros(len(array), np.int8))] if has_kind else []
         for part in parts:
             own = list(islice(columns, len(part.types)))
             is_nested = own and not part.names
             fields.append(part.to_flink(*own) if is_nested else part.join(own, len(array)))
-        return pa.StructArray.from_arrays(fields, names, mask=null_mask(array))
+        mask = null_mask(array) if has_columns else None
+        return pa.StructArray.from_arrays(fields, names, mask=mask)
 
     def from_flink(array: pa.Array, stored: pa.DataType) -> pa.Array:
         columns: list[pa.Array] = []
