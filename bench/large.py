@@ -42,7 +42,9 @@ with store.snapshot(parallelism=512) as checkpoint:
     "restore, one state": """
 store.restore(parallelism=1000).keyed("operator-00", "state-00").entry.handles[0]""",
     "plan": "store.plan(parallelism=1000).size_bytes",
-    "list": "[CheckpointSummary.of(find_checkpoint(store, one), 0) for one in store.checkpoints()]",
+    "list": """
+catalog = store.parts.catalog()
+[CheckpointSummary.read(catalog, one, 0) for one in catalog.checkpoint_ids()]""",
     "expire": "store.maintenance.expire(retain=1)",
     "gc": "store.maintenance.gc(minimum_age='0')",
 }
@@ -53,7 +55,7 @@ _STEP = """
 import json, sys, time
 from pathlib import Path
 from statestore import StateStore
-from statestore.cli.checkpoints import CheckpointSummary, find_checkpoint
+from statestore.cli.summaries import CheckpointSummary
 from bench.large import Asked
 storage = Asked(sys.argv[1])
 store = StateStore.open(storage, compaction=None)

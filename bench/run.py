@@ -44,6 +44,7 @@ from bench import (
     small,
     spark,
     spark_checkpoints,
+    starts,
     streaming,
     timers,
 )
@@ -84,7 +85,7 @@ SECTIONS = (
     Section(("B18",), streaming.figures, 5 * MILLION),
     Section(("B20",), delta_log.figures, 10_000),
     Section(("B21",), small.figures, small.ROWS),
-    Section(("B22",), small.starts, 0),
+    Section(("B22",), starts.figures, starts.CHECKPOINTS),
     Section(("B24",), object_store.requests, small.ROWS),
     Section(("B23",), large.figures, large.FILES),
     Section(("B25",), spark_checkpoints.figures, 2 * MILLION),

@@ -1,4 +1,4 @@
-"""The fixed cost of a store: checkpoints of little state, and the start of the command.
+"""The fixed cost of a store: checkpoints of little state.
 
 The state has 65 thousand rows in three keyed and two operator states, as Delta tables: totals, a
 map and a list per user, the offsets of a source, and one row for all.
@@ -6,7 +6,6 @@ map and a list per user, the offsets of a source, and one row for all.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from bench.measure import Figure, output_of, sample
+from bench.measure import Figure, sample
 from statestore import CheckpointWriter, StateStore
 from statestore.spark.session import spark_session
 
-__all__ = ["figures", "small_tables", "starts", "write_small"]
+__all__ = ["figures", "small_tables", "write_small"]
 
 PARALLELISM, KEY_GROUPS = 4, 128
 ROWS = 65_000
@@ -30,7 +29,7 @@ MOST_SECONDS = {
     ("Spark", "auto"): 1.0,
     ("Spark", "partitioned"): 2.0,
 }
-MOST_FIRST, MOST_START = 3.0, 0.3
+MOST_FIRST = 3.0
 
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
@@ -57,18 +56,6 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     found.append(sample("B21", what, first, goal=MOST_FIRST))
     spark.stop()
     return found
-
-
-def starts(folder: Path, rows: int, repeats: int) -> list[Figure]:
-    """Return the seconds until the command has printed its help."""
-    code = "import sys; from statestore.cli.main import main; sys.exit(main(['--help']))"
-    command = [sys.executable, "-c", code]
-
-    def run() -> None:
-        output_of(command)
-
-    run()
-    return [sample("B22", "statestore --help", _seconds(run, repeats), goal=MOST_START)]
 
 
 def small_tables(rows: int) -> dict[str, pa.Table]:

@@ -190,7 +190,15 @@ LAZY = {
     ("statestore.cli.command", "statestore.store.StateStore"),
     ("statestore.cli.main", "statestore.cli.output.print_result"),
     ("statestore.cli.main", "statestore.cli.output.report"),
+    ("statestore.cli.command", "statestore.storage.open_storage"),
     ("statestore.cli.output", "statestore.restore.row_files.json_value"),
+    # Nor does a list of checkpoints need Arrow for times, or a local folder the client of a bucket.
+    ("statestore.cli.arguments", "statestore.rows.column_types.arrow_type"),
+    ("statestore.cli.arguments", "statestore.rows.time_text.far_time"),
+    ("statestore.storage", "statestore.storage.azure.AzureStorage"),
+    ("statestore.storage", "statestore.storage.google.GoogleStorage"),
+    ("statestore.storage", "statestore.storage.hdfs.HdfsStorage"),
+    ("statestore.storage", "statestore.storage.s3.S3Storage"),
     ("statestore.settings", "statestore.storage.refuse_credentials"),
 }
 

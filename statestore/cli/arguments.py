@@ -41,8 +41,6 @@ from statestore.parsing import (
     parse_toml,
     whole_number,
 )
-from statestore.rows.column_types import arrow_type
-from statestore.rows.time_text import far_time
 from statestore.settings import read_text
 
 __all__ = [
@@ -343,7 +341,7 @@ def _read_text(text: str, data_type: str) -> Any:
         try:
             return _TEXTS[data_type](text)
         except ValueError:
-            far = far_time(text, arrow_type(data_type)) if data_type in _TIMES else None
+            far = _far_time(text, data_type) if data_type in _TIMES else None
             if far is None:
                 raise
             return far
@@ -354,6 +352,13 @@ def _read_text(text: str, data_type: str) -> Any:
     if read_number is None:
         raise ValueError("text does not fit that type")
     return read_number(parse_number(text))
+
+
+def _far_time(text: str, data_type: str) -> Any:
+    from statestore.rows.column_types import arrow_type  # pyarrow is not needed for other values
+    from statestore.rows.time_text import far_time
+
+    return far_time(text, arrow_type(data_type))
 
 
 def _bytes(text: str) -> bytes:

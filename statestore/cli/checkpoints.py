@@ -4,60 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from statestore.cli.drawing import (
     bar,
     count,
     counted,
-    duration,
     key_group_bars,
     size,
-    size_and_files,
     span_text,
     spans,
 )
-from statestore.cli.output import Page, ReadError, cell, json_text, table_of
-from statestore.errors import (
-    CheckpointNotFoundError,
-    CorruptionError,
-    FormatVersionError,
-    StateStoreError,
-)
+from statestore.cli.output import Page, TextTable, cell, json_text, table_of
 from statestore.format.digest import digest_text
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
-from statestore.format.metrics import CheckpointMetrics
 from statestore.keys.groups import KeyGroupRange, RangeAssignment
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.placement import OperatorPlacement
 from statestore.restore.plan import OperatorPlan, ParallelismChoice, RestorePlan, SubtaskPlan
 from statestore.restore.skew import RangeSkew
-from statestore.store import StateStore
 
 if TYPE_CHECKING:
     from statestore.maintenance.derive import DerivedReport
     from statestore.maintenance.diff_report import Example
 
 __all__ = [
-    "UNREADABLE",
-    "CheckpointSummary",
-    "FoundCheckpoint",
     "ShownLayer",
     "changed_rows",
-    "extent",
-    "find_checkpoint",
-    "held_text",
-    "is_incremental",
-    "layer_count",
     "layers_text",
-    "maker",
-    "metrics_text",
-    "rows_explanation",
-    "rows_text",
-    "share",
     "shown_layers",
     "write_choices",
     "write_derived",
@@ -72,92 +47,6 @@ __all__ = [
 MOST_LINES = 64
 """How many bars a terminal gets, one below the other."""
 GAP = 2
-UNREADABLE = (CorruptionError, FormatVersionError)
-"""The errors of a checkpoint that exists and cannot be read."""
-
-S = TypeVar("S", bound="CheckpointSummary")
-
-
-@dataclass(frozen=True)
-class FoundCheckpoint:
-    """A checkpoint that was found: its manifest, or the reason why it cannot be read."""
-
-    checkpoint_id: int
-    manifest: Manifest | None
-    error: StateStoreError | None = None
-
-
-def find_checkpoint(
-    store: StateStore,
-    checkpoint_id: int,
-    unreadable: tuple[type[StateStoreError], ...] = UNREADABLE,
-) -> FoundCheckpoint | None:
-    """Return a checkpoint; None if it has expired since it was listed."""
-    try:
-        return FoundCheckpoint(checkpoint_id, store.checkpoint(checkpoint_id).manifest)
-    except CheckpointNotFoundError:
-        return None
-    except unreadable as error:
-        return FoundCheckpoint(checkpoint_id, None, error)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointSummary:
-    """A checkpoint, with ``rows`` in its files, of which ``changed_rows`` are changes.
-
-    ``command`` is the command that made the checkpoint. It is None for a job, and for an import
-    with an older release. ``is_incremental`` is false if all files were written for this
-    checkpoint, and None if an older release did not record it. ``origin`` is as in docs/FORMAT.md,
-    and None for a checkpoint that a job took. A damaged checkpoint has an id and an error; its
-    other members are None.
-    """
-
-    checkpoint_id: int
-    created_at_ms: int | None = None
-    age_ms: int | None = None
-    took_ms: int | None = None
-    parallelism: int | None = None
-    operators: int | None = None
-    states: int | None = None
-    rows: int | None = None
-    changed_rows: int | None = None
-    size_bytes: int | None = None
-    files: int | None = None
-    layers: int | None = None
-    is_incremental: bool | None = None
-    command: str | None = None
-    origin: Mapping[str, Any] | None = None
-    left_out: tuple[LeftOutState, ...] | None = None
-    metrics: CheckpointMetrics | None = None
-    error: ReadError | None = None
-
-    @classmethod
-    def of(cls: type[S], found: FoundCheckpoint, now_ms: int, **more: Any) -> S:
-        """Return the summary of a checkpoint; ``more`` are members of a subclass."""
-        manifest = found.manifest
-        if manifest is None:
-            error = None if found.error is None else ReadError.of(found.error)
-            return cls(checkpoint_id=found.checkpoint_id, error=error, **more)
-        return cls(
-            checkpoint_id=manifest.checkpoint_id,
-            created_at_ms=manifest.created_at_ms,
-            age_ms=now_ms - manifest.created_at_ms,
-            took_ms=manifest.took_ms,
-            parallelism=manifest.parallelism,
-            operators=len(manifest.uids),
-            states=len(manifest.entries),
-            rows=manifest.rows,
-            changed_rows=changed_rows(manifest),
-            size_bytes=manifest.size_bytes,
-            files=manifest.files,
-            layers=layer_count(manifest),
-            is_incremental=is_incremental(manifest),
-            command=(manifest.origin or {}).get("command", manifest.writer.command),
-            origin=manifest.origin,
-            left_out=manifest.left_out,
-            metrics=manifest.metrics,
-            **more,
-        )
 
 
 def write_derived(page: Page, report: DerivedReport) -> None:
@@ -224,83 +113,9 @@ def layers_text(entry: KeyedEntry, base: str) -> list[tuple[str, str]]:
     ]
 
 
-def rows_text(rows: int, changed: int) -> str:
-    """Return a number of rows, with the rows of changes among them listed separately."""
-    base = count(rows - changed)
-    return f"{base} + {count(changed)}" if changed else base
-
-
-def is_incremental(manifest: Manifest) -> bool | None:
-    """Return whether a checkpoint has changes, or files that an earlier checkpoint wrote.
-
-    Returns None if an older release did not record it.
-    """
-    if any(entry.layers for entry in manifest.keyed):
-        return True
-    return None if manifest.metrics is None else manifest.metrics.written.files != manifest.files
-
-
-def extent(incremental: bool | None) -> str:
-    """Return ``full`` or ``incremental``, and an empty text if it is unknown."""
-    return "" if incremental is None else "incremental" if incremental else "full"
-
-
-def maker(origin: Mapping[str, Any] | None, command: str | None) -> str:
-    """Return the command that made a checkpoint, with its source checkpoint, or ``job``."""
-    return f"{origin['command']} of {origin['checkpoint']}" if origin else command or "job"
-
-
-def rows_explanation(rows: int, changed: int) -> str:
-    """Return a sentence that explains :func:`rows_text` with these numbers."""
-    return (
-        f"rows {rows_text(rows, changed)}: {count(rows - changed)} in base files, and "
-        f"{count(changed)} changed or deleted rows that a restore applies to them"
-    )
-
-
-def held_text(manifest: Manifest) -> str:
-    """Return the content of a checkpoint, with rows of changes listed separately."""
-    changed = changed_rows(manifest)
-    rows = counted(manifest.rows - changed, "row")
-    more = f" and {counted(changed, 'row')} of changes" if changed else ""
-    return f"{rows}{more}, {size_and_files(manifest.size_bytes, manifest.files)}"
-
-
 def changed_rows(manifest: Manifest) -> int:
     """Return the number of rows of changes."""
     return sum(entry.changed_rows for entry in manifest.keyed)
-
-
-def layer_count(manifest: Manifest) -> int:
-    """Return the number of layers of changes in all states."""
-    return sum(len(entry.layers) for entry in manifest.keyed)
-
-
-def metrics_text(manifest: Manifest) -> list[tuple[str, str]]:
-    """Return the lines of ``show`` about a checkpoint's metrics; empty if it has none."""
-    metrics = manifest.metrics
-    if metrics is None:
-        return []
-    phases = [
-        f"{name} {duration(taken)}" + (" in the background" if name == "compaction" else "")
-        for name, taken in metrics.phases.items()
-    ]
-    return [("phases", ", ".join(phases)), ("written", _written(metrics))]
-
-
-def share(changed: float | None) -> str:
-    """Format a changed share as a percentage with two digits, or ``-`` if it is unknown."""
-    return "-" if changed is None else f"{changed * 100:.2g}%" if changed < 1 else f"{changed:.0%}"
-
-
-def _written(metrics: CheckpointMetrics) -> str:
-    written, compacted = metrics.written, metrics.compaction
-    text = f"{counted(written.rows, 'row')}, {size_and_files(written.size_bytes, written.files)}"
-    if compacted.files:
-        text += f", and {size_and_files(compacted.size_bytes, compacted.files)} by compaction"
-    if metrics.changed_share is not None:
-        text += f"; changed share {share(metrics.changed_share)}"
-    return text
 
 
 def write_choices(page: Page, choices: tuple[ParallelismChoice, ...], parallelism: int) -> None:
@@ -462,7 +277,7 @@ def write_placements(
         page.table(_placement_table(members))
 
 
-def _placement_table(members: Sequence[OperatorPlacement]) -> Table:
+def _placement_table(members: Sequence[OperatorPlacement]) -> TextTable:
     uids = [member.operator for member in members]
     table = table_of("subtask", "host", *uids, right={"subtask", *uids})
     for number in range(max(len(member.subtasks) for member in members)):

@@ -25,6 +25,7 @@ from statestore.errors import StateStoreError
 if TYPE_CHECKING:
     from statestore.listeners import CheckpointListener
     from statestore.settings import ResolvedSettings, Settings
+    from statestore.storage import Storage
     from statestore.store import StateStore
 
 __all__ = [
@@ -73,6 +74,27 @@ class Invocation:
         """The values of the settings."""
         return self.resolved.settings
 
+    def storage(self) -> Storage:
+        """Return the storage of the store, without what a :class:`StateStore` needs.
+
+        Raises a usage error if no store is named.
+        """
+        from statestore.storage import open_storage
+
+        return open_storage(
+            self._url,
+            self.settings.storage_options,
+            self.settings.parallel_streams,
+            of_store=True,
+        )
+
+    @property
+    def _url(self) -> str:
+        url = self.settings.store
+        if not url:
+            raise click.UsageError("no store is named: pass --store URL, or set STATESTORE_URI")
+        return url
+
     def store(self, spark: Any = None, listeners: Sequence[CheckpointListener] = ()) -> StateStore:
         """Open the store, with a Spark session and listeners if given.
 
@@ -83,10 +105,7 @@ class Invocation:
         from statestore.storage.local_cache import CacheOptions
         from statestore.store import StateStore
 
-        url = self.settings.store
-        if not url:
-            raise click.UsageError("no store is named: pass --store URL, or set STATESTORE_URI")
-        settings, cache = self.settings, None
+        url, settings, cache = self._url, self.settings, None
         if settings.local_cache:
             cache = CacheOptions(settings.local_cache, settings.local_cache_bytes)
         return StateStore.open(

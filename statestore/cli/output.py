@@ -5,40 +5,34 @@ ever added. ``docs/JSON.md`` is generated from the classes, so a class docstring
 members' names and types do not say.
 
 On a terminal, text is colored, and drawings use its width. Elsewhere text has no colors, drawings
-are 100 columns wide, tables are as wide as necessary, and no text is cut off.
+are 100 columns wide, tables are as wide as necessary, and no text is cut off. Only a terminal needs
+rich, which is imported for it: for a thousand rows it would take most of the time of ``list``.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import select
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import PurePath
 from time import sleep
-from typing import Any, Generic, TextIO, TypeVar
-
-from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, Generic, TextIO, TypeVar
 
 from statestore.cli.drawing import ASCII, UNICODE, Pen, count
 from statestore.errors import StateStoreError
 from statestore.format.digest import digest_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+    from rich.table import Table
 
 __all__ = [
     "DRAWING_WIDTH",
@@ -130,48 +124,112 @@ T = TypeVar("T")
 
 DRAWING_WIDTH = 100
 MOST_NAMES = 5
-UNLIMITED = 100_000
+_ASKS_FOR_COLORS = ("FORCE_COLOR", "TTY_COMPATIBLE")
 _WORDS = re.compile(r"[^ ]+ *|^ +")
 
 
 @dataclass(frozen=True)
 class Page:
-    """The destination of text; ``width`` is the width of drawings."""
+    """The destination of text; ``width`` is the width of drawings.
 
-    console: Console
+    ``console`` is rich's console of a terminal, and None for anything else.
+    """
+
+    file: TextIO
     width: int
     pen: Pen
-    terminal: bool
+    console: Console | None = None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the text goes to a terminal."""
+        return self.console is not None
 
     def line(self, text: str = "", style: str = "") -> None:
-        """Write one line without wrapping.
-
-        Outside of a terminal it has no style, and is written on a faster path.
-        """
-        if self.terminal:
-            self.console.print(Text(printable(text), style=style), soft_wrap=True)
+        """Write one line without wrapping. Outside of a terminal it has no style."""
+        if self.console is None:
+            self.file.write(f"{printable(text)}\n")
         else:
-            self.console.file.write(f"{printable(text)}\n")
+            from rich.text import Text
 
-    def table(self, table: Table) -> None:
-        """Write a table without the trailing blanks that rich adds to lines."""
-        with self.console.capture() as capture:
-            self.console.print(table)
-        for line in capture.get().splitlines():
-            self.console.file.write(f"{line.rstrip()}\n")
+            self.console.print(Text(printable(text), style=style), soft_wrap=True)
+
+    def table(self, table: TextTable) -> None:
+        """Write a table without trailing blanks."""
+        lines: Iterable[str] = table.lines()
+        if self.console is not None:
+            with self.console.capture() as capture:
+                self.console.print(table.wrapped())
+            lines = capture.get().splitlines()
+        for line in lines:
+            self.file.write(f"{line.rstrip()}\n")
 
 
 def page(file: TextIO | None = None) -> Page:
     """Return the page on ``file``, by default the current stdout."""
     file = file or sys.stdout
     pen = UNICODE if is_unicode(file) else ASCII
+    console = _terminal(file)
+    return Page(file, DRAWING_WIDTH if console is None else console.width, pen, console)
+
+
+def _terminal(file: TextIO) -> Console | None:
+    """Return rich's console of a terminal, or of a program that asks for colors; else None."""
+    if not (file.isatty() or any(name in os.environ for name in _ASKS_FOR_COLORS)):
+        return None
+    from rich.console import Console
+
     console = Console(file=file, highlight=False, markup=False, emoji=False)
-    if console.is_terminal:
-        return Page(console, console.width, pen, terminal=True)
-    wide = Console(
-        file=file, highlight=False, markup=False, emoji=False, width=UNLIMITED, no_color=True
-    )
-    return Page(wide, DRAWING_WIDTH, pen, terminal=False)
+    return console if console.is_terminal else None
+
+
+class TextTable:
+    """The rows of a table, whose cells are text. Control characters in cells are escaped."""
+
+    def __init__(self, columns: Sequence[str], right: Collection[str] = ()) -> None:
+        """Take the names of the columns; those in ``right`` are aligned to the right."""
+        self._columns = [printable(name) for name in columns]
+        self._right = [name in right for name in columns]
+        self._rows: list[list[str]] = []
+
+    def add_row(self, *cells: str) -> None:
+        """Add a row with a cell for each column."""
+        self._rows.append([printable(text) for text in cells])
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the table, which are as long as necessary."""
+        rows = [self._columns, *self._rows]
+        widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)]
+        sides = ["rjust" if right else "ljust" for right in self._right]
+        for row in rows:
+            columns = zip(row, widths, sides, strict=True)
+            yield "  ".join(
+                [
+                    getattr(text, side)(width + len(text) - cell_width(text))
+                    for text, width, side in columns
+                ]
+            )
+
+    def wrapped(self) -> Table:
+        """Return rich's table: text that does not fit a terminal is wrapped, never cut off."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        for name, right in zip(self._columns, self._right, strict=True):
+            table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
+        for row in self._rows:
+            table.add_row(*map(Text, row))
+        return table
+
+
+def cell_width(text: str) -> int:
+    """Return the width of text in cells of a terminal: some characters take two, or none."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def printable(text: str) -> str:
@@ -225,18 +283,14 @@ def _drain(results: Iterator[Any], *, as_json: bool) -> int:
     return 0
 
 
-def table_of(*columns: str, right: frozenset[str] | set[str] = frozenset()) -> Table:
-    """Return an empty table; text that does not fit the terminal is wrapped, never cut off."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in columns:
-        side = "right" if name in right else "left"
-        table.add_column(cell(name), justify=side, overflow="fold")  # type: ignore[arg-type]
-    return table
+def table_of(*columns: str, right: Collection[str] = ()) -> TextTable:
+    """Return an empty table; the columns in ``right`` are aligned to the right."""
+    return TextTable(columns, right)
 
 
-def cell(text: str) -> Text:
-    """Return a cell's literal text, without control characters or markup."""
-    return Text(printable(text))
+def cell(text: str) -> str:
+    """Return a cell's text."""
+    return text
 
 
 def document_text(result: object, *, indent: int | None, ascii_only: bool) -> str:
@@ -270,7 +324,7 @@ def write_rows(
     *,
     is_cut: bool = False,
     hint: str = "--limit 0 shows all",
-    right: frozenset[str] | set[str] = frozenset(),
+    right: Collection[str] = (),
 ) -> None:
     """Write the rows of a result as a table; ``is_cut`` is True if there are more rows.
 
@@ -294,19 +348,19 @@ def write_rows(
 
 def table_width(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """Return the width of a table in cells; each column but the last is followed by two blanks."""
-    widths = [max(map(cell_len, column)) for column in zip(names, *rows, strict=True)]
+    widths = [max(map(cell_width, column)) for column in zip(names, *rows, strict=True)]
     return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _write_records(page: Page, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    longest = max(map(cell_len, names), default=0)
+    longest = max(map(cell_width, names), default=0)
     indent = min(longest + 4, page.width // 2)
     for number, row in enumerate(rows, 1):
         page.line(f"row {number}", "bold")
         for name, value in zip(names, row, strict=True):
-            label = f"  {name}{' ' * (indent - 2 - cell_len(name))}"
+            label = f"  {name}{' ' * (indent - 2 - cell_width(name))}"
             first, *others = _wrapped(value, page.width - indent)
-            if cell_len(name) + 4 > indent:
+            if cell_width(name) + 4 > indent:
                 page.line(label)
                 label = " " * indent
             page.line(f"{label}{first}".rstrip())
@@ -318,7 +372,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     """Return text in lines of a width, broken only after blanks; a longer word is not broken."""
     lines = [""]
     for word in _WORDS.findall(text):
-        if lines[-1] and cell_len(lines[-1]) + cell_len(word.rstrip()) > width:
+        if lines[-1] and cell_width(lines[-1]) + cell_width(word.rstrip()) > width:
             lines.append("")
         lines[-1] += word
     return lines
@@ -334,37 +388,42 @@ def report(error: BaseException, *, label: str = "error") -> None:
 
 @dataclass(frozen=True)
 class Bar:
-    """A progress callback that draws a bar on a terminal."""
+    """A progress callback that draws a bar on a terminal, and does nothing elsewhere."""
 
-    progress: Progress
-    task: TaskID
+    progress: Progress | None = None
+    task: TaskID | None = None
 
     @property
     def is_drawn(self) -> bool:
         """Whether the bar is drawn, which is the case only on a terminal."""
-        return not self.progress.disable
+        return self.progress is not None
 
     def __call__(self, done: float, total: float, title: str | None = None) -> None:
         """Draw the progress; ``title`` replaces the previous title."""
-        text = None if title is None else printable(title)
-        self.progress.update(self.task, completed=done, total=total, description=text)
+        if self.progress is not None and self.task is not None:
+            text = None if title is None else printable(title)
+            self.progress.update(self.task, completed=done, total=total, description=text)
 
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Bar]:
     """Yield a progress callback; it draws on stderr if that is a terminal."""
-    console = Console(file=sys.stderr)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-    bar = Progress(
-        *columns,
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
+    console = _terminal(sys.stderr)
+    if console is None:
+        yield Bar()
+        return
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
     )
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
     with bar:
-        task = bar.add_task(title, total=None)
-        yield Bar(bar, task)
+        yield Bar(bar, bar.add_task(title, total=None))
 
 
 def pause(seconds: float) -> None:

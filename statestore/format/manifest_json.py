@@ -321,7 +321,9 @@ class _Keyed(_Stored, frozen=True, kw_only=True):
         return entry.recording(None if known is None else RowSet(known.rows, int(known.digest, 16)))
 
 
-class _LeftOut(Struct, frozen=True, kw_only=True):
+class LeftOutDocument(Struct, frozen=True, kw_only=True):
+    """The stored record of a left-out state."""
+
     operator: Annotated[str, Meta(min_length=1)]
     reason: str
     command: str
@@ -355,7 +357,7 @@ class _Manifest(Header, frozen=True):
     origin: dict[str, Any] | None = None
     ranges: dict[str, tuple[Count, ...]] | None = None
     metrics: MetricsDocument | None = None
-    left_out: tuple[_LeftOut, ...] = ()
+    left_out: tuple[LeftOutDocument, ...] = ()
     batches: dict[str, _BatchRecord] | None = None
 
 

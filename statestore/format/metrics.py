@@ -167,6 +167,16 @@ class CheckpointMetrics:
         return share_of(self.states)
 
 
+def is_incremental(layers: int, files: int, metrics: CheckpointMetrics | None) -> bool | None:
+    """Return whether a checkpoint has changes, or files that an earlier checkpoint wrote.
+
+    Returns None if an older release did not record it.
+    """
+    if layers:
+        return True
+    return None if metrics is None else metrics.written.files != files
+
+
 def share_of(states: Iterable[StateMetrics]) -> float | None:
     """Return the rows written per row of the bases; None if the bases have no rows."""
     based = [state for state in states if state.base_rows is not None]

@@ -3,6 +3,9 @@
 Each supported file system is one module, which implements ``base.Storage``. Other file systems are
 refused when a store is opened. The contents of files do not belong here: documents are in
 ``format``, and rows are in ``rows`` and ``parquet``.
+
+The module of a bucket is imported when one is opened: fsspec takes longer to import than most
+commands take for a local store.
 """
 
 from __future__ import annotations
@@ -11,30 +14,26 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fsspec.utils import get_protocol
-
 from statestore.errors import InvalidArgumentError
 from statestore.storage.addresses import refuse_credentials
-from statestore.storage.azure import AzureStorage
-from statestore.storage.base import Listed, Storage, is_full_disk, put_once, refuse_unsafe
+from statestore.storage.base import (
+    DEFAULT_STREAMS,
+    Listed,
+    Storage,
+    is_full_disk,
+    put_once,
+    refuse_unsafe,
+)
 from statestore.storage.forwarding import MeteredStorage
-from statestore.storage.google import GoogleStorage
-from statestore.storage.hdfs import HdfsStorage
 from statestore.storage.local import LocalStorage
 from statestore.storage.local_cache import CachedStorage
-from statestore.storage.objects import DEFAULT_STREAMS
-from statestore.storage.s3 import S3Storage
 
 __all__ = [
     "DEFAULT_STREAMS",
-    "AzureStorage",
     "CachedStorage",
-    "GoogleStorage",
-    "HdfsStorage",
     "Listed",
     "LocalStorage",
     "MeteredStorage",
-    "S3Storage",
     "Storage",
     "is_full_disk",
     "open_storage",
@@ -59,16 +58,26 @@ def open_storage(
     """
     refuse_credentials(url)
     _refuse_mistyped(url)
-    protocol = get_protocol(url)
+    protocol, *rest = re.split("::|://", url, maxsplit=1)
+    if not rest:
+        protocol = "file"
     if protocol in ("file", "local"):
         return LocalStorage(url, follow_links=_follows_links(options or {}) or not of_store)
     if protocol in ("s3", "s3a"):
+        from statestore.storage.s3 import S3Storage
+
         return S3Storage(url, options or {}, streams)
     if protocol in ("az", "abfs", "abfss"):
+        from statestore.storage.azure import AzureStorage
+
         return AzureStorage(url, options or {}, streams)
     if protocol in ("gs", "gcs"):
+        from statestore.storage.google import GoogleStorage
+
         return GoogleStorage(url, options or {}, streams)
     if protocol == "hdfs":
+        from statestore.storage.hdfs import HdfsStorage
+
         return HdfsStorage(url, options or {}, streams)
     shown = f"{protocol}://" if protocol.isalnum() else "such a URL"
     raise InvalidArgumentError(

@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from statestore.errors import InvalidArgumentError
 
@@ -71,6 +70,8 @@ def proxy_advice(endpoint: str) -> str | None:
         endpoint: the URL of the server.
     """
     address = urlsplit(endpoint)
+    from urllib.request import getproxies, proxy_bypass  # a slow import, needed after an error
+
     host, proxies = address.hostname or "", getproxies()
     proxy = proxies.get(address.scheme) or proxies.get("all")
     if not proxy or proxy_bypass(host):

@@ -23,8 +23,8 @@ import fsspec
 from fsspec.asyn import sync
 
 from statestore.storage.addresses import CONTAINER
-from statestore.storage.base import Listed, check_inside
-from statestore.storage.objects import DEFAULT_STREAMS, ListingPage, ObjectStorage, pages_of
+from statestore.storage.base import DEFAULT_STREAMS, Listed, check_inside
+from statestore.storage.objects import ListingPage, ObjectStorage, pages_of
 from statestore.storage.requests import (
     ATTEMPTS,
     CONNECT_SECONDS,

@@ -30,6 +30,9 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, Self, runtime_checkable
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.format.names import ASTRAY
 
+DEFAULT_STREAMS = 16
+"""How many ranges of a bucket are read at the same time."""
+
 
 class Listed(NamedTuple):
     """A file of a listing: its name, its length, and the time of its last write.

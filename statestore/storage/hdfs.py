@@ -24,8 +24,8 @@ from urllib.parse import quote, urlsplit
 import fsspec.config
 
 from statestore.errors import InvalidArgumentError
-from statestore.storage.base import Listed
-from statestore.storage.objects import DEFAULT_STREAMS, ListingPage, ObjectStorage, hidden_name
+from statestore.storage.base import DEFAULT_STREAMS, Listed
+from statestore.storage.objects import ListingPage, ObjectStorage, hidden_name
 from statestore.storage.requests import (
     ATTEMPTS,
     CONNECT_SECONDS,

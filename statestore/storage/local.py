@@ -19,8 +19,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-import fsspec
-
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage.base import Listed, NewFile, Storage, check_inside, report_os_errors
 
@@ -56,8 +54,8 @@ class LocalStorage:
 
         Raises InvalidArgumentError for a URL that names another host.
         """
-        root = fsspec.filesystem("file")._strip_protocol(_without_host(url))
-        self._root = Path(os.path.abspath(root))  # noqa: PTH100 - keep symbolic links as given
+        folder = _folder_of(_without_host(url))
+        self._root = Path(os.path.abspath(folder))  # noqa: PTH100 - keep symbolic links as given
         self._follow_links = follow_links
         self.url = str(self._root)
 
@@ -276,6 +274,16 @@ def _without_host(url: str) -> str:
             f"begin the path with a third slash: file:///{match[1]}{match[2] or ''}"
         )
     return match[2] or "/"
+
+
+def _folder_of(url: str) -> str:
+    """Return the path of a URL, or a path itself, with the home folder for ``~``."""
+    if os.sep != "/":
+        import fsspec  # it knows the drives and hosts of Windows
+
+        folder: str = fsspec.filesystem("file")._strip_protocol(url)
+        return folder
+    return os.path.expanduser(re.sub("^(?:file|local):(?://)?", "", url))  # noqa: PTH111
 
 
 def _open_regular(path: Path) -> BinaryIO:

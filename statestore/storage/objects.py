@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.extras import needs_extra
 from statestore.storage.addresses import GATEWAY_CODES, proxy_advice, refuse_credentials
-from statestore.storage.base import Listed, NewFile, check_inside
+from statestore.storage.base import DEFAULT_STREAMS, Listed, NewFile, check_inside
 from statestore.storage.requests import (
     Failure,
     ObjectReader,
@@ -30,7 +30,6 @@ from statestore.storage.requests import (
     object_errors,
 )
 
-DEFAULT_STREAMS = 16
 _MOST_STREAMS = 1024
 MARK = "statestore-put"
 """The name of the metadata that distinguishes a put's own object from another writer's."""

@@ -14,18 +14,12 @@ from typing import Any, Final
 
 from statestore.catalog.catalog import Checkpoint
 from statestore.catalog.holds import Savepoint
-from statestore.cli.checkpoints import (
-    FoundCheckpoint,
-    extent,
-    find_checkpoint,
-    is_incremental,
-    maker,
-)
 from statestore.cli.drawing import count, counted, size
-from statestore.errors import InvalidArgumentError
+from statestore.cli.summaries import UNREADABLE, extent, maker
+from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, StateStoreError
 from statestore.format.digest import digest_text
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
-from statestore.format.metrics import CheckpointMetrics, PhaseTimes
+from statestore.format.metrics import CheckpointMetrics, PhaseTimes, is_incremental
 from statestore.format.schema import type_text
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.operators import chainable_edges, label_of
@@ -65,16 +59,26 @@ _STATES: Final = 7
 
 
 @dataclass(frozen=True)
-class CheckpointLine(FoundCheckpoint):
-    """A row of the table of checkpoints, with the savepoints and pins that keep it."""
+class CheckpointLine:
+    """A row of the table of checkpoints, with the savepoints and pins that keep it.
 
+    It has the manifest of the checkpoint, or the reason why that cannot be read.
+    """
+
+    checkpoint_id: int
+    manifest: Manifest | None
+    error: StateStoreError | None = None
     savepoints: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
 
     @property
     def extent(self) -> str:
         """``full`` if all files were written for it, else ``incremental``; empty if unknown."""
-        return "" if self.manifest is None else extent(is_incremental(self.manifest))
+        manifest = self.manifest
+        if manifest is None:
+            return ""
+        layers = sum(len(entry.layers) for entry in manifest.keyed)
+        return extent(is_incremental(layers, manifest.files, manifest.metrics))
 
     @property
     def maker(self) -> str:
@@ -142,10 +146,13 @@ def read_window(store: StateStore, before: int | None = None) -> Window:
 def _line(
     store: StateStore, number: int, savepoints: tuple[str, ...], pins: tuple[str, ...]
 ) -> CheckpointLine | None:
-    found = find_checkpoint(store, number)
-    if found is None:
+    try:
+        manifest, error = store.checkpoint(number).manifest, None
+    except CheckpointNotFoundError:
         return None
-    return CheckpointLine(found.checkpoint_id, found.manifest, found.error, savepoints, pins)
+    except UNREADABLE as reason:
+        manifest, error = None, reason
+    return CheckpointLine(number, manifest, error, savepoints, pins)
 
 
 def draw_window(window: Window, axis: Axis = Axis.CHECKPOINTS) -> Iterator[Picture]:

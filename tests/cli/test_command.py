@@ -194,7 +194,7 @@ def test_every_error_leaves_with_its_code(
         raise error
 
     monkeypatch.setattr(StateStore, "open", fail)
-    done = run("list", "--store", "s")
+    done = run("show", "--store", "s")
     assert done.exit_code == kind.exit_code
     assert (done.stdout, done.stderr) == ("", "error: it went wrong\n  while testing\n")
 
@@ -329,7 +329,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: Any) -> None:
         raise KeyError("bug")
 
     monkeypatch.setattr(StateStore, "open", buggy)
-    done = CliRunner().invoke(cli, ["list", "--store", "s"])
+    done = CliRunner().invoke(cli, ["show", "--store", "s"])
     assert isinstance(done.exception, KeyError)
 
 
@@ -338,7 +338,7 @@ def test_ctrl_c_exits_130(run: Run, monkeypatch: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(StateStore, "open", interrupted)
-    done = run("list", "--store", "s")
+    done = run("show", "--store", "s")
     assert (done.exit_code, done.stdout) == (130, "")
     assert done.stderr.strip() == "interrupted"
 

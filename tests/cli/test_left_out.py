@@ -16,7 +16,6 @@ from rich.console import Console
 from statestore import StateStore
 from statestore.cli.output import document_text, page
 from statestore.cli.verbs.list import (
-    FollowedCheckpoint,
     LiveScreen,
     TextLines,
     followed,
@@ -191,12 +190,12 @@ def test_following_names_the_missing_state(
     partial: StateStore, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forms = {"text": TextLines(), "screen": LiveScreen(page(), partial.url)}
-    found, is_new = next(
-        followed(partial, interval_s=1, stop_after=None, on_wait=print, wait=lambda seconds: None)
+    storage = partial.parts.storage
+    found = next(
+        followed(storage, interval_s=1, stop_after=None, on_wait=print, wait=lambda seconds: None)
     )
     if form == "json":
-        line = FollowedCheckpoint.of(found, 0, store=partial.url, is_new=is_new)
-        said = document_text(line, indent=None, ascii_only=True)
+        said = document_text(found, indent=None, ascii_only=True)
         assert [record["operator"] for record in records(json.loads(said))] == ["kinds", "totals"]
         return
     screen = forms[form]

@@ -28,7 +28,7 @@ from statestore import OperatorKey, StateStore
 from statestore.errors import CommitConflictError, StorageError
 from statestore.format.names import writer_path
 from statestore.restarts import brief
-from statestore.storage import S3Storage
+from statestore.storage.s3 import S3Storage
 from tests.endurance.driver import FAILED, STOPPED
 from tests.endurance.job import Job
 from tests.endurance.sampler import Sampler, object_counts, own_figures, process_figures

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from statestore.format.documents import document_bytes
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
+from statestore.format.manifest_summary import summary_from_json
 from statestore.format.metrics import Amount, CheckpointMetrics, PhaseTimes, StateMetrics
 from statestore.format.names import operator_file, partition_file
 from statestore.format.schema import Field, Schema
@@ -201,6 +203,8 @@ def test_another_value_is_refused_or_read_without_a_crash(path: tuple[Any, ...])
     """Any replacement of a member is malformed, with its position, or gives a complete manifest."""
     wrongs: list[Any] = [None, True, -1, 1.5, "", "x", [], [[]], {}, [None], 2**40, 2**70]
     for wrong in wrongs:
+        with suppress(MalformedManifestError, FormatVersionError):
+            summary_from_json(document_bytes(change(path, to=wrong)), name="m.json")
         try:
             loaded = read(change(path, to=wrong))
         except MalformedManifestError as error:
@@ -280,6 +284,35 @@ def test_totals_are_sums_over_the_files(manifest: Manifest) -> None:
     assert manifest.files == len(handles)
     for entry in manifest.entries:
         assert entry.digest == combine(handle.digest for handle in entry.handles)
+
+
+@pytest.mark.slow
+@settings(max_examples=30)
+@given(manifests())
+def test_the_summary_has_the_totals_of_the_manifest(manifest: Manifest) -> None:
+    summary = summary_from_json(manifest_to_json(manifest), name="m")
+    assert summary.amount == Amount(manifest.rows, manifest.size_bytes, manifest.files)
+    assert summary.changed_rows == sum(entry.changed_rows for entry in manifest.keyed)
+    assert summary.layers == sum(len(entry.layers) for entry in manifest.keyed)
+    assert (summary.operators, summary.states) == (len(manifest.uids), len(manifest.entries))
+    for name in ("checkpoint_id", "parallelism", "created_at_ms", "took_ms"):
+        assert getattr(summary, name) == getattr(manifest, name)
+    for name in ("origin", "metrics", "left_out"):
+        assert getattr(summary, name) == getattr(manifest, name)
+    assert summary.command == manifest.writer.command
+
+
+@pytest.mark.parametrize("member", ["files", "file_list"])
+def test_a_summary_without_files_or_a_list_of_them_is_malformed(member: str) -> None:
+    """A state with both, or with neither, has no totals."""
+    changed = document()
+    (state,) = changed["operators"][1]["keyed"]
+    if member == "file_list":
+        state[member] = {"files": 1, "rows": 1, "data_bytes": 1}
+    else:
+        del state[member]
+    with pytest.raises(MalformedManifestError, match=r"^m\.json at \$\.operators\[1\]\.keyed\[0\]"):
+        summary_from_json(document_bytes(changed), name="m.json")
 
 
 def test_a_state_is_found_by_operator_and_name() -> None:

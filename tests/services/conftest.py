@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from botocore.retries.standard import ExponentialBackoff
 
-from statestore.storage import S3Storage
+from statestore.storage.s3 import S3Storage
 from tests.servers.azure import AzureServer, azure_server
 from tests.servers.ceph import ceph_server
 from tests.servers.cluster import SparkCluster, spark_cluster

@@ -8,7 +8,7 @@ import pytest
 
 from statestore import OperatorKey, StateStore
 from statestore.errors import StorageError
-from statestore.storage import S3Storage
+from statestore.storage.s3 import S3Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.servers.s3 import S3Server
 from tests.support.damage import fill

@@ -10,7 +10,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.parquet.writer import ParquetOptions
-from statestore.storage import S3Storage
+from statestore.storage.s3 import S3Storage
 from tests.servers.s3 import S3Server
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from statestore.errors import StorageError
-from statestore.storage import S3Storage
+from statestore.storage.s3 import S3Storage
 from tests.servers.s3 import S3Server
 from tests.services.secrecy import failure, shown
 

@@ -15,9 +15,8 @@ from statestore import StateStore
 from statestore.delta.backend import shown_files
 from statestore.delta.log_cleanup import INTERVAL
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.storage import S3Storage
 from statestore.storage.requests import ATTEMPTS
-from statestore.storage.s3 import attempts_of, with_retries
+from statestore.storage.s3 import S3Storage, attempts_of, with_retries
 from tests.servers.flaky_proxy import Fault, FlakyProxy, Headers, flaky_proxy
 from tests.servers.s3 import S3Server
 from tests.services.secrecy import failure

@@ -20,7 +20,7 @@ from statestore.interop.flink import (
     show_savepoint,
 )
 from statestore.interop.flink.options import ExportSelection, SavepointAccess
-from statestore.storage import S3Storage
+from statestore.storage.s3 import S3Storage
 from tests.interop.flink.goldens import Golden
 from tests.servers.cluster_demo import s3_environment
 from tests.servers.s3 import S3Server

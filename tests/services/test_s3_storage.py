@@ -9,7 +9,7 @@ import pytest
 from fsspec.asyn import sync
 
 from statestore.errors import StorageError
-from statestore.storage import S3Storage
+from statestore.storage.s3 import S3Storage
 from tests.servers.s3 import S3Server
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]

@@ -16,7 +16,7 @@ from statestore.errors import (
     MissingFileError,
     NullKeyError,
 )
-from statestore.storage import S3Storage
+from statestore.storage.s3 import S3Storage
 from tests.servers.s3 import S3Server
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from statestore import StateStore
-from statestore.storage import LocalStorage, S3Storage
-from statestore.storage.s3 import delta_settings, s3a_settings
+from statestore.storage import LocalStorage
+from statestore.storage.s3 import S3Storage, delta_settings, s3a_settings
 from tests.servers.s3 import S3Server
 from tests.services.spark_process import run_module
 from tests.syntax import ROOT

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ClassVar, cast
 
-from statestore.storage import S3Storage
+from statestore.storage.s3 import S3Storage
 from tests.simulate.scheduler import Event, Scheduler
 
 __all__ = ["Bucket", "SimulatedS3"]

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, SettingsError, StateStoreError
 from statestore.settings import Settings
-from statestore.storage import S3Storage, open_storage
+from statestore.storage import open_storage
 from statestore.storage.addresses import without_credentials
+from statestore.storage.s3 import S3Storage
 
 # No message has these letters, so any two of them in one belong to the secret.
 SECRET = "ЖЩЮЯ"

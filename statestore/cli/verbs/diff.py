@@ -10,12 +10,7 @@ from typing import Any
 import click
 
 from statestore.catalog.catalog import Checkpoint
-from statestore.cli.checkpoints import (
-    rows_explanation,
-    rows_text,
-    write_left_out,
-    write_row_changes,
-)
+from statestore.cli.checkpoints import write_left_out, write_row_changes
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, size
 from statestore.cli.options import MOST_ROWS, any_state_option, limit_option, side_arguments
@@ -29,6 +24,7 @@ from statestore.cli.output import (
     value_text,
     write_rows,
 )
+from statestore.cli.summaries import rows_explanation, rows_text
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
 from statestore.maintenance.diff_report import (

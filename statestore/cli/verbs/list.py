@@ -12,37 +12,34 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Group
-from rich.live import Live
-from rich.text import Text
 
+from statestore.catalog.catalog import Catalog
 from statestore.catalog.holds import Pin, Savepoint, publication_of
-from statestore.cli.checkpoints import (
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.drawing import count, counted, duration, size, when
+from statestore.cli.options import SPAN
+from statestore.cli.output import Output, Page, page, pause, printable, table_of, table_width
+from statestore.cli.summaries import (
     UNREADABLE,
     CheckpointSummary,
-    FoundCheckpoint,
     extent,
-    find_checkpoint,
     held_text,
-    layer_count,
     maker,
     metrics_text,
     rows_explanation,
     rows_text,
     share,
 )
-from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.drawing import count, counted, duration, size, when
-from statestore.cli.options import SPAN
-from statestore.cli.output import Output, Page, cell, page, pause, printable, table_of, table_width
 from statestore.durations import milliseconds_of
 from statestore.errors import CorruptionError, StateStoreError, StorageError, StoreNotFoundError
 from statestore.format.left_out import left_out_text
-from statestore.format.manifest import Manifest
-from statestore.store import StateStore
+from statestore.storage import Storage
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 __all__ = [
     "CheckpointList",
@@ -73,17 +70,17 @@ class FollowedCheckpoint(CheckpointSummary):
 
 
 def follow(
-    store: StateStore, *, interval_s: float, stop_after: int | None, screen: TextLines | None
+    storage: Storage, *, interval_s: float, stop_after: int | None, screen: TextLines | None
 ) -> Iterator[FollowedCheckpoint]:
     """Yield checkpoints as :func:`followed`, and show each one on a screen, if there is one."""
     checkpoints = followed(
-        store, interval_s=interval_s, stop_after=stop_after, on_wait=_write_note, wait=pause
+        storage, interval_s=interval_s, stop_after=stop_after, on_wait=_write_note, wait=pause
     )
     with nullcontext() if screen is None else screen.opened():
-        for found, is_new in checkpoints:
+        for found in checkpoints:
             if screen is not None:
                 screen.show(found)
-            yield FollowedCheckpoint.of(found, _now_ms(), store=store.url, is_new=is_new)
+            yield found
 
 
 def screen_of(page: Page, store: str) -> TextLines:
@@ -97,33 +94,41 @@ def _write_note(text: str) -> None:
 
 
 def followed(
-    store: StateStore,
+    storage: Storage,
     *,
     interval_s: float,
     stop_after: int | None,
     on_wait: Callable[[str], None],
     wait: Callable[[float], None] = time.sleep,
-) -> Iterator[tuple[FoundCheckpoint, bool]]:
-    """Yield the newest checkpoint, then each new one once by id; with each, whether it is new.
+) -> Iterator[FollowedCheckpoint]:
+    """Yield the newest checkpoint of a store, then each new one once, in order of id.
 
     End after ``stop_after`` new ones. ``on_wait`` is called once if the store does not exist yet,
     has no checkpoint, or is temporarily unreachable. ``wait`` waits for the interval. Raises
     StorageError if the store is unreachable the first time, and the errors of ``wait``.
     """
+    catalog = Catalog(storage, "")
     known_ids: set[int] | None = None
     shown, last_error = 0, ""
     while True:
-        ids, why = _ids(store, is_first=known_ids is None)
+        ids, why = _ids(storage, is_first=known_ids is None)
         if why != last_error and why:
             on_wait(why)
         last_error = why
         if ids is not None:
             there = ids[-1:] if known_ids is None else tuple(sorted(set(ids) - known_ids))
             for checkpoint_id in there:
-                found = find_checkpoint(store, checkpoint_id, (*UNREADABLE, StorageError))
+                is_new = known_ids is not None
+                found = FollowedCheckpoint.read(
+                    catalog,
+                    checkpoint_id,
+                    _now_ms(),
+                    (*UNREADABLE, StorageError),
+                    store=storage.url,
+                    is_new=is_new,
+                )
                 if found is not None:
-                    is_new = known_ids is not None
-                    yield found, is_new
+                    yield found
                     shown += is_new
                     if shown == stop_after:
                         return
@@ -131,17 +136,17 @@ def followed(
         wait(max(interval_s, SHORTEST_S))
 
 
-def _ids(store: StateStore, *, is_first: bool) -> tuple[tuple[int, ...] | None, str]:
+def _ids(storage: Storage, *, is_first: bool) -> tuple[tuple[int, ...] | None, str]:
     """Return the ids of the checkpoints, None if they are unknown, and a message for the user."""
     try:
-        ids = store.checkpoints()
+        ids = Catalog.open(storage, create=False).checkpoint_ids()
     except StoreNotFoundError:
-        return (), f"waiting for a store at {store.url}"
+        return (), f"waiting for a store at {storage.url}"
     except StorageError as error:
         if is_first:
             raise
         return None, f"retrying after an error: {error}"
-    return ids, "" if ids else f"waiting for the first checkpoint of {store.url}"
+    return ids, "" if ids else f"waiting for the first checkpoint of {storage.url}"
 
 
 class TextLines:
@@ -151,7 +156,7 @@ class TextLines:
         """Return the context manager within which checkpoints are shown."""
         return nullcontext()
 
-    def show(self, found: FoundCheckpoint) -> None:
+    def show(self, found: CheckpointSummary) -> None:
         """Write a checkpoint."""
         sys.stdout.write(f"{printable(_line(found))}\n")
         sys.stdout.flush()  # the reader of a pipe needs each checkpoint immediately
@@ -163,10 +168,12 @@ class LiveScreen(TextLines):
     def __init__(self, page: Page, store: str) -> None:
         """Draw on a page, which is a terminal."""
         self._page, self._store = page, store
-        self._shown: deque[FoundCheckpoint] = deque(maxlen=SHOWN)
+        self._shown: deque[CheckpointSummary] = deque(maxlen=SHOWN)
 
     def opened(self) -> AbstractContextManager[object]:
         """Return the context manager within which the screen is redrawn once a second."""
+        from rich.live import Live
+
         return Live(
             console=self._page.console,
             get_renderable=self._drawn,
@@ -174,19 +181,22 @@ class LiveScreen(TextLines):
             screen=False,
         )
 
-    def show(self, found: FoundCheckpoint) -> None:
+    def show(self, found: CheckpointSummary) -> None:
         """Show a checkpoint on the screen."""
         self._shown.append(found)
 
     def _drawn(self) -> Group:
+        from rich.console import Group
+        from rich.text import Text
+
         if not self._shown:
             return Group(Text(printable(f"{self._store}: no checkpoint yet"), style="bold"))
         newest = self._shown[-1]
         parts: list[Any] = [Text(printable(f"{self._store}: {_headline(newest)}"), style="bold")]
-        if newest.manifest is not None:
-            parts.append(Text(f"holds    {held_text(newest.manifest)}"))
-            parts += [Text(f"{name:<7}  {text}") for name, text in metrics_text(newest.manifest)]
-            parts += [Text(printable(f"left out {record}")) for record in newest.manifest.left_out]
+        if newest.error is None:
+            parts.append(Text(f"holds    {_held(newest)}"))
+            parts += [Text(f"{name:<7}  {text}") for name, text in metrics_text(newest.metrics)]
+            parts += [Text(printable(f"left out {record}")) for record in newest.left_out or ()]
         columns = (
             "id",
             "age",
@@ -200,30 +210,29 @@ class LiveScreen(TextLines):
         )
         table = table_of(*columns, right={*columns})
         for found in reversed(self._shown):
-            table.add_row(*map(cell, _row(found)))
-        return Group(*parts, Text(), table)
+            table.add_row(*_row(found))
+        return Group(*parts, Text(), table.wrapped())
 
 
-def _headline(found: FoundCheckpoint) -> str:
-    if found.manifest is None:
+def _headline(found: CheckpointSummary) -> str:
+    if found.error is not None:
         return f"checkpoint {found.checkpoint_id} cannot be read"
-    return f"checkpoint {found.checkpoint_id}, {_age(found.manifest)} ago"
+    return f"checkpoint {found.checkpoint_id}, {_age(found)} ago"
 
 
-def _row(found: FoundCheckpoint) -> tuple[str, ...]:
-    manifest, number = found.manifest, str(found.checkpoint_id)
-    if manifest is None:
+def _row(found: CheckpointSummary) -> tuple[str, ...]:
+    metrics, number = found.metrics, str(found.checkpoint_id)
+    if found.error is not None:
         return (number, "damaged", *[""] * 7)
-    metrics = manifest.metrics
-    layers = count(layer_count(manifest))
+    took, layers = duration(found.took_ms or 0), count(found.layers or 0)
     if metrics is None:
-        return (number, _age(manifest), duration(manifest.took_ms), *["-"] * 5, layers)
+        return (number, _age(found), took, *["-"] * 5, layers)
     phase, taken = metrics.phases.slowest
     written = metrics.written
     return (
         number,
-        _age(manifest),
-        duration(manifest.took_ms),
+        _age(found),
+        took,
         f"{phase} {duration(taken)}",
         count(written.rows),
         size(written.size_bytes),
@@ -233,27 +242,32 @@ def _row(found: FoundCheckpoint) -> tuple[str, ...]:
     )
 
 
-def _line(found: FoundCheckpoint) -> str:
-    manifest = found.manifest
-    if manifest is None:
-        return f"checkpoint {found.checkpoint_id} cannot be read: {found.error}"
+def _line(found: CheckpointSummary) -> str:
+    if found.failure is not None:
+        return f"checkpoint {found.checkpoint_id} cannot be read: {found.failure}"
     parts = [
         f"checkpoint {found.checkpoint_id}",
-        f"taken {when(manifest.created_at_ms)}",
-        f"took {duration(manifest.took_ms)}",
+        f"taken {when(found.created_at_ms or 0)}",
+        f"took {duration(found.took_ms or 0)}",
     ]
-    if manifest.metrics is not None:
-        parts.append(f"changed share {share(manifest.metrics.changed_share)}")
-    parts.append(f"holds {held_text(manifest)}")
-    if layers := layer_count(manifest):
-        parts.append(counted(layers, "layer"))
-    if manifest.left_out:
-        parts.append(f"left out  {left_out_text(manifest.left_out)}")
+    if found.metrics is not None:
+        parts.append(f"changed share {share(found.metrics.changed_share)}")
+    parts.append(f"holds {_held(found)}")
+    if found.layers:
+        parts.append(counted(found.layers, "layer"))
+    if found.left_out:
+        parts.append(f"left out  {left_out_text(found.left_out)}")
     return "; ".join(parts)
 
 
-def _age(manifest: Manifest) -> str:
-    return duration(max(0, _now_ms() - manifest.created_at_ms))
+def _held(found: CheckpointSummary) -> str:
+    return held_text(
+        found.rows or 0, found.changed_rows or 0, found.size_bytes or 0, found.files or 0
+    )
+
+
+def _age(found: CheckpointSummary) -> str:
+    return duration(max(0, _now_ms() - (found.created_at_ms or 0)))
 
 
 def _now_ms() -> int:
@@ -321,35 +335,30 @@ def list_checkpoints(
     invocation: Invocation, interval: str | None, stop_after: int | None
 ) -> Output[CheckpointList] | Iterator[FollowedCheckpoint]:
     """List the checkpoints of a store, or follow them."""
-    store, now_ms = invocation.store(), time.time_ns() // 1_000_000
+    storage, now_ms = invocation.storage(), _now_ms()
     if interval is not None:
         return follow(
-            store,
+            storage,
             interval_s=milliseconds_of(interval) / 1000,
             stop_after=stop_after,
-            screen=None if invocation.settings.output == "json" else screen_of(page(), store.url),
+            screen=None if invocation.settings.output == "json" else screen_of(page(), storage.url),
         )
-    summaries: list[CheckpointSummary] = []
-    errors: list[StateStoreError] = []
-    for checkpoint_id in store.checkpoints():
-        found = find_checkpoint(store, checkpoint_id)
-        if found is not None:  # its manifest, which may be large, is not kept
-            summaries.append(CheckpointSummary.of(found, now_ms))
-            errors += [] if found.error is None else [found.error]
-    problem = _problem(summaries, errors)
+    catalog = Catalog.open(storage, create=False)
+    found = [CheckpointSummary.read(catalog, each, now_ms) for each in catalog.checkpoint_ids()]
+    summaries = [summary for summary in found if summary is not None]
+    problem = _problem(summaries)
     savepoints: tuple[Savepoint, ...] = ()
     pins: tuple[Pin, ...] = ()
     try:
-        savepoints, pins = store.maintenance.savepoints(), store.maintenance.pins()
+        savepoints, pins = catalog.holds.savepoints(), catalog.holds.pins()
     except UNREADABLE as error:
         problem = problem or error
-    listed = checkpoint_list(store.url, now_ms, tuple(summaries), savepoints, pins)
+    listed = checkpoint_list(storage.url, now_ms, tuple(summaries), savepoints, pins)
     return Output(listed, write_list, problem)
 
 
-def _problem(
-    checkpoints: Sequence[CheckpointSummary], errors: Sequence[StateStoreError]
-) -> StateStoreError | None:
+def _problem(checkpoints: Sequence[CheckpointSummary]) -> StateStoreError | None:
+    errors = [listed.failure for listed in checkpoints if listed.failure is not None]
     if not any(isinstance(error, CorruptionError) for error in errors):
         return errors[0] if errors else None
     ids = ", ".join(str(listed.checkpoint_id) for listed in checkpoints if listed.error)
@@ -442,20 +451,20 @@ def write_list(page: Page, listed: CheckpointList) -> None:
     shown = [*_COLUMNS]
     if not any(checkpoint.left_out for checkpoint in listed.checkpoints):
         shown.remove("left out")
-    lines = [_cells(checkpoint) for checkpoint in listed.checkpoints if not checkpoint.error]
-    for name in _FOR_WIDE_ONES:
+    lines = [None if each.error else _cells(each) for each in listed.checkpoints]
+    for name in _FOR_WIDE_ONES if page.terminal else ():
         places = [_COLUMNS.index(column) for column in shown]
-        rows = [[line[place] for place in places] for line in lines]
-        if not page.terminal or table_width(shown, rows) <= page.width:
+        rows = [[line[place] for place in places] for line in lines if line is not None]
+        if table_width(shown, rows) <= page.width:
             break
         shown.remove(name)
     table = table_of(*shown, right=set(shown) - _WORDS)
-    for checkpoint in listed.checkpoints:
-        if checkpoint.error:
-            values = {"id": str(checkpoint.checkpoint_id), shown[1]: "damaged"}
+    places = [_COLUMNS.index(column) for column in shown]
+    for checkpoint, line in zip(listed.checkpoints, lines, strict=True):
+        if line is None:
+            table.add_row(str(checkpoint.checkpoint_id), "damaged", *[""] * (len(shown) - 2))
         else:
-            values = dict(zip(_COLUMNS, _cells(checkpoint), strict=True))
-        table.add_row(*(cell(values.get(name, "")) for name in shown))
+            table.add_row(*[line[place] for place in places])
     page.table(table)
     _explain_changes(page, listed.checkpoints)
     _write_holds(page, listed)
@@ -504,12 +513,12 @@ def _write_holds(page: Page, listed: CheckpointList) -> None:
                 duration(savepoint.age_ms),
                 note,
             )
-            table.add_row(*map(cell, row))
+            table.add_row(*row)
         page.table(table)
     if listed.pins:
         page.line()
         table = table_of("pin", "id", "until", "holder", right={"id"})
         for pin in listed.pins:
             until = "over" if pin.is_over else when(pin.until_ms)
-            table.add_row(*map(cell, (pin.token, str(pin.checkpoint_id), until, pin.holder)))
+            table.add_row(pin.token, str(pin.checkpoint_id), until, pin.holder)
         page.table(table)

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from statestore.catalog.catalog import Checkpoint
-from statestore.cli.checkpoints import rows_explanation, rows_text, write_left_out
+from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted
 from statestore.cli.options import (
@@ -34,6 +34,7 @@ from statestore.cli.output import (
     value_text,
     write_rows,
 )
+from statestore.cli.summaries import rows_explanation, rows_text
 from statestore.errors import StateStoreError
 from statestore.extras import needs_extra
 from statestore.format.left_out import LeftOutState

@@ -16,9 +16,7 @@ from statestore.cli.arguments import key_value
 from statestore.cli.checkpoints import (
     ShownLayer,
     changed_rows,
-    held_text,
     layers_text,
-    metrics_text,
     shown_layers,
     write_key_groups,
     write_left_out,
@@ -29,6 +27,7 @@ from statestore.cli.drawing import bar, count, counted, duration, size, size_and
 from statestore.cli.graphs import ShownGraph, shown_graph, write_graph
 from statestore.cli.options import checkpoint_argument, keys_option, state_option
 from statestore.cli.output import Column, Output, Page, cell, table_of, value_text
+from statestore.cli.summaries import held_text, metrics_text
 from statestore.errors import InvalidArgumentError
 from statestore.format.digest import RowSet, digest_text
 from statestore.format.left_out import LeftOutState
@@ -330,14 +329,17 @@ def write_checkpoint(
         ("taken", f"{taken}; it took {duration(manifest.took_ms)}"),
         ("parallelism", str(shown.parallelism)),
         ("written by", f"{shown.writer.name}, statestore {shown.writer.release}"),
-        ("holds", held_text(manifest)),
+        (
+            "holds",
+            held_text(shown.rows, shown.changed_rows, shown.size_bytes, shown.files),
+        ),
         *(
             ("last batch", f"{record.number} of job {job!r}, checkpoint {record.checkpoint_id}")
             for job, record in shown.batches.items()
             if job
         ),
         *(("left out", str(record)) for record in shown.left_out),
-        *metrics_text(manifest),
+        *metrics_text(shown.metrics),
     )
     write_key_groups(page, plan)
     for operator in plan.operators:

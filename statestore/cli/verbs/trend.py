@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from statestore.cli.arguments import distinct
-from statestore.cli.checkpoints import rows_text
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import (
     count,
@@ -25,6 +24,7 @@ from statestore.cli.drawing import (
 )
 from statestore.cli.options import any_state_option, subtasks_option
 from statestore.cli.output import DRAWING_WIDTH, Output, Page, cell, progress_bar, table_of
+from statestore.cli.summaries import rows_text
 from statestore.cli.verbs.plan import Rate, kept_rate, unknown_rate
 from statestore.durations import milliseconds_of
 from statestore.errors import CorruptionError, FormatVersionError, StateStoreError

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import click
-from rich.table import Table
 
-from statestore.cli.checkpoints import rows_text
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import counted, size
 from statestore.cli.options import checkpoint_argument
-from statestore.cli.output import Output, Page, cell, progress_bar, table_of, write_first
+from statestore.cli.output import (
+    Output,
+    Page,
+    TextTable,
+    cell,
+    progress_bar,
+    table_of,
+    write_first,
+)
+from statestore.cli.summaries import rows_text
 from statestore.format.names import KEY_GROUP
 from statestore.maintenance.verify import VerifyReport
 from statestore.maintenance.verify_file import BrokenFile
@@ -86,7 +93,7 @@ def _by_file(broken: Iterable[BrokenFile]) -> list[tuple[BrokenFile, ...]]:
     return [tuple(group) for group in files.values()]
 
 
-def _broken_table(files: Sequence[tuple[BrokenFile, ...]], *, shows_checkpoints: bool) -> Table:
+def _broken_table(files: Sequence[tuple[BrokenFile, ...]], *, shows_checkpoints: bool) -> TextTable:
     """Return a row for each file; redundant columns are omitted."""
     columns: dict[str, list[str]] = {
         "operator": [file.operator or "" for file, *_ in files],

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ import pyarrow as pa
 import pytest
 from click.testing import Result
 
-from statestore import Checkpoint, StateStore
-from statestore.catalog.catalog import CheckpointRef
+from statestore import StateStore
+from statestore.catalog.catalog import Catalog
 from statestore.cli.verbs.list import followed
 from statestore.errors import StorageError
-from statestore.storage import LocalStorage
+from statestore.format.manifest_summary import ManifestSummary
+from statestore.storage import LocalStorage, Storage
 from tests.support.stores import uncompacted
 
 pytestmark = pytest.mark.slow
@@ -45,6 +46,10 @@ def take(store: StateStore, checkpoint_id: int | None = None) -> int:
             max_parallelism=8,
         )
     return checkpoint.id
+
+
+def storage_of(store: StateStore) -> Storage:
+    return store.parts.storage
 
 
 @pytest.fixture
@@ -103,9 +108,9 @@ def test_the_newest_checkpoint_is_shown_first_and_is_not_counted(run: Run, tmp_p
     take(store)
     writer = threading.Thread(target=lambda: take(store))
     ids: list[tuple[int, bool]] = []
-    for found, is_new in followed(store, interval_s=0, stop_after=1, on_wait=pytest.fail):
-        ids.append((found.checkpoint_id, is_new))
-        if not is_new:
+    for found in followed(storage_of(store), interval_s=0, stop_after=1, on_wait=pytest.fail):
+        ids.append((found.checkpoint_id, found.is_new))
+        if not found.is_new:
             writer.start()
     writer.join()
     assert ids == [(2, False), (3, True)]
@@ -209,15 +214,15 @@ def _read(terminal: int) -> bytes:
 def test_a_damaged_manifest_is_reported_and_following_continues(tmp_path: Path) -> None:
     store = uncompacted(tmp_path / "live")
     take(store)
-    found = followed(store, interval_s=0, stop_after=2, on_wait=pytest.fail)
-    assert next(found)[0].manifest is not None
+    found = followed(storage_of(store), interval_s=0, stop_after=2, on_wait=pytest.fail)
+    assert next(found).error is None
     (tmp_path / "live" / "checkpoints" / "0000000002.json").write_text("{")
-    damaged, _ = next(found)
-    assert (damaged.checkpoint_id, damaged.manifest) == (2, None)
+    damaged = next(found)
+    assert (damaged.checkpoint_id, damaged.rows) == (2, None)
     assert damaged.error is not None
     (tmp_path / "live" / "checkpoints" / "0000000002.json").unlink()
     take(uncompacted(tmp_path / "live"), 3)  # a store that has not seen the removed checkpoint
-    assert next(found)[0].manifest is not None
+    assert next(found).error is None
     assert list(found) == []
 
 
@@ -242,14 +247,14 @@ def test_an_unavailable_store_is_reported_once_and_found_again(tmp_path: Path) -
         take(writer)
         storage.is_away = False
 
-    found = followed(StateStore.open(storage), interval_s=0, stop_after=1, on_wait=on_wait)
+    found = followed(storage, interval_s=0, stop_after=1, on_wait=on_wait)
     next(found)
     storage.is_away = True
-    assert [one.checkpoint_id for one, _ in found] == [2]
+    assert [one.checkpoint_id for one in found] == [2]
     assert said == ["retrying after an error: gone away"]
     storage.is_away = True
     with pytest.raises(StorageError):
-        next(followed(StateStore.open(storage), interval_s=0, stop_after=1, on_wait=on_wait))
+        next(followed(storage, interval_s=0, stop_after=1, on_wait=on_wait))
 
 
 def test_following_reads_only_listings_and_new_manifests(
@@ -258,16 +263,16 @@ def test_following_reads_only_listings_and_new_manifests(
     store = uncompacted(tmp_path / "live")
     for _ in range(3):
         take(store)
-    loaded: list[object] = []
-    real = StateStore.checkpoint
+    loaded: list[int] = []
+    real = Catalog.summary
 
-    def checkpoint(self: StateStore, reference: CheckpointRef = "latest") -> Checkpoint:
-        loaded.append(reference)
-        return real(self, reference)
+    def summary(self: Catalog, checkpoint_id: int) -> ManifestSummary:
+        loaded.append(checkpoint_id)
+        return real(self, checkpoint_id)
 
-    monkeypatch.setattr(StateStore, "checkpoint", checkpoint)
-    for _, is_new in followed(store, interval_s=0, stop_after=1, on_wait=pytest.fail):
-        if not is_new:
+    monkeypatch.setattr(Catalog, "summary", summary)
+    for found in followed(storage_of(store), interval_s=0, stop_after=1, on_wait=pytest.fail):
+        if not found.is_new:
             take(store)
     assert loaded == [3, 4]
 
@@ -289,8 +294,7 @@ def test_a_checkpoint_without_metrics_shows_none(run: Run, tmp_path: Path) -> No
     document = json.loads(run("show", "--store", golden, "--output", "json").stdout)
     assert document["metrics"] is None
     assert "phases" not in run("show", "--store", golden).stdout
-    found, _ = next(
-        followed(StateStore.open(str(golden)), interval_s=0, stop_after=1, on_wait=pytest.fail)
+    found = next(
+        followed(LocalStorage(str(golden)), interval_s=0, stop_after=1, on_wait=pytest.fail)
     )
-    assert found.manifest is not None
-    assert replace(found.manifest, metrics=None) == found.manifest
+    assert (found.error, found.metrics) == (None, None)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -15,13 +17,14 @@ from rich.console import Console
 from statestore import StateStore
 from statestore.api.inspection import StoreInspection
 from statestore.catalog.catalog import Catalog, CheckpointRef
-from statestore.cli.checkpoints import CheckpointSummary, FoundCheckpoint
 from statestore.cli.drawing import UNICODE
 from statestore.cli.output import Page
+from statestore.cli.summaries import CheckpointSummary
 from statestore.cli.verbs.list import CheckpointList, write_list
 from statestore.format.digest import digest_text
 from statestore.format.documents import document_bytes
 from statestore.jobgraph.operators import operator_id
+from statestore.storage import LocalStorage
 from tests.support.held import count_held
 
 Run = Callable[..., Result]
@@ -48,34 +51,52 @@ def test_list_as_text(run: Run, fraud: Path) -> None:
 def test_a_narrow_terminal_shows_each_checkpoint_on_one_line(fraud: Path) -> None:
     """The line includes the origin. Only columns that describe the content are omitted."""
     store = StateStore.open(str(fraud))
-    latest = store.checkpoint().manifest
+    first, latest = map(store.parts.catalog().summary, (1, 2))
     edited = replace(latest, origin={"command": "rekey", "checkpoint": 1})
-    now_ms = latest.created_at_ms
-    rows = tuple(
-        CheckpointSummary.of(FoundCheckpoint(one.checkpoint_id, one), now_ms)
-        for one in (store.checkpoint(1).manifest, edited)
-    )
+    rows = tuple(CheckpointSummary.of(one, latest.created_at_ms) for one in (first, edited))
     file = StringIO()
     console = Console(file=file, width=80, force_terminal=True, no_color=True)
     shown = CheckpointList(store=store.url, checkpoints=rows)
-    write_list(Page(console, 80, UNICODE, terminal=True), shown)
+    write_list(Page(file, 80, UNICODE, console), shown)
     header, *lines = file.getvalue().splitlines()
     assert "operators" not in header
     assert [line.split()[0] for line in lines] == ["1", "2"]
     assert lines[1].endswith("rekey of 1")
 
 
-def test_a_list_keeps_one_manifest_in_memory(
+def test_a_list_reads_each_manifest_once_and_parses_no_file(
     run: Run, damaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = StateStore.open(str(damaged))  # not damaged yet
     for _ in range(4):
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.carry_rest()
-    held = count_held(monkeypatch)
+    held, asked = count_held(monkeypatch), list[str]()
+
+    def counting(call: Callable[[LocalStorage, str], Any]) -> Callable[[LocalStorage, str], Any]:
+        def counted(self: LocalStorage, name: str) -> Any:
+            asked.append(name)
+            return call(self, name)
+
+        return counted
+
+    for name in ("read", "list"):
+        monkeypatch.setattr(LocalStorage, name, counting(getattr(LocalStorage, name)))
     assert run("list", "--store", damaged).exit_code == 0
-    assert len(held) == 6
-    assert max(held) <= 1
+    manifests = [f"checkpoints/{number:010}.json" for number in range(1, 7)]
+    assert asked == ["statestore.json", "checkpoints", *manifests, "savepoints", "pins"]
+    assert held == []
+
+
+def test_a_list_imports_no_slow_modules(fraud: Path) -> None:
+    code = (
+        "import sys; from statestore.cli.main import main; main(['list', '--store', sys.argv[1]])\n"
+        "slow = {'pyspark', 'pyarrow', 'numpy', 'deltalake', 'fsspec', 'rich'}\n"
+        "print('loaded', *slow & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code, str(fraud)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded"
 
 
 def test_list_as_json(run: Run, fraud: Path) -> None:

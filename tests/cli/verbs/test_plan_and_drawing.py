@@ -109,10 +109,10 @@ def operator_plan(parallelism: int) -> OperatorPlan:
 
 
 def written(parallelism: int, *, terminal: bool, width: int = 100) -> list[str]:
-    console = Console(file=io.StringIO(), width=width if terminal else 10_000, no_color=True)
-    write_subtasks(Page(console, width, UNICODE, terminal), operator_plan(parallelism))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
+    file = io.StringIO()
+    console = Console(file=file, width=width, no_color=True) if terminal else None
+    write_subtasks(Page(file, width, UNICODE, console), operator_plan(parallelism))
+    return file.getvalue().splitlines()
 
 
 def test_a_terminal_gets_a_summary_of_many_subtasks_and_a_pipe_gets_all() -> None:

@@ -215,7 +215,7 @@ def test_an_error_shows_its_place(
 def test_wide_rows_are_written_one_column_a_line() -> None:
     file = io.StringIO()
     console = Console(file=file, width=40, force_terminal=True, no_color=True, highlight=False)
-    screen = Page(console, 40, UNICODE, terminal=True)
+    screen = Page(file, 40, UNICODE, console)
     write_rows(screen, ["name", "text"], [["a", "some words"], ["b", "x" * 50]], is_cut=False)
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in file.getvalue().splitlines()]
     assert lines == [
@@ -235,7 +235,7 @@ def test_wide_rows_are_written_one_column_a_line() -> None:
 def test_no_word_of_a_wide_row_is_broken(text: str, name: str) -> None:
     file = io.StringIO()
     console = Console(file=file, width=40, force_terminal=True, no_color=True, highlight=False)
-    write_rows(Page(console, 40, UNICODE, terminal=True), [name, "wide"], [[text, "w " * 30]])
+    write_rows(Page(file, 40, UNICODE, console), [name, "wide"], [[text, "w " * 30]])
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in file.getvalue().splitlines()]
     assert lines[0] == "row 1"
     wide = next(place for place, line in enumerate(lines) if line.startswith("  wide  "))

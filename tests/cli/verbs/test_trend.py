@@ -174,7 +174,7 @@ def test_the_table_fits_the_terminal(grown: Path, width: int, wide: bool) -> Non
     console = Console(file=file, width=width, force_terminal=True, no_color=True)
     store = StateStore.open(str(grown))
     trend = store.inspect.trend("orders")
-    write_trend(Page(console, width, UNICODE, terminal=True), FoundTrend(store="s", trend=trend))
+    write_trend(Page(file, width, UNICODE, console), FoundTrend(store="s", trend=trend))
     shown = [line.replace("\x1b[1m", "").replace("\x1b[0m", "") for line in table(file.getvalue())]
     assert len(shown) == 2  # no cell is wrapped
     assert max(map(len, shown)) <= width

@@ -18,7 +18,8 @@ import requests
 
 from statestore import StateStore
 from statestore.errors import StorageError
-from statestore.storage import HdfsStorage, Storage, open_storage
+from statestore.storage import Storage, open_storage
+from statestore.storage.hdfs import HdfsStorage
 from statestore.storage.requests import ATTEMPTS
 from tests.servers.flaky_proxy import Fault, FlakyProxy, flaky_proxy
 from tests.servers.hdfs import HdfsServer
