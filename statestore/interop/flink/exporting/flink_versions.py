@@ -49,16 +49,20 @@ from statestore.interop.flink.types.kryo_codecs import SIMPLE
 from statestore.interop.flink.types.pojos import PojoField
 
 
-def must_migrate(record: SavepointRecord | None, target: FlinkTarget) -> bool:
-    """Return whether state of Flink 1 must be converted for Flink 2.
+def is_converted(
+    record: SavepointRecord | None, target: FlinkTarget, carried: Sequence[LeftOutState]
+) -> bool:
+    """Return whether states of Flink 1 are converted for Flink 2, and so change their serializers.
 
     Args:
         record: the savepoint from which the state was imported; None if there is none.
         target: the job that restores the savepoint.
+        carried: the operators that are copied with their serializers.
 
     Raises:
         InvalidArgumentError: for a text that is no version of Flink 1 or 2, for state of Flink 2
             and a job of Flink 1, and if nothing says which Flink wrote the savepoint.
+        IncompatibleStateError: for an operator that would keep its serializers.
     """
     written_by = parse_flink_major(target.written_by, "written_by")
     wanted = parse_flink_major(target.version, "the version of the target")
@@ -77,24 +81,12 @@ def must_migrate(record: SavepointRecord | None, target: FlinkTarget) -> bool:
             f"Flink {written_by} wrote the state of {record.place}, and it cannot be written for "
             f"Flink {wanted}: choose version 2 as the target"
         )
-    return written_by < wanted
-
-
-def is_converted(
-    record: SavepointRecord | None, target: FlinkTarget, carried: Sequence[LeftOutState]
-) -> bool:
-    """Return whether states are converted for Flink 2, and so change their serializers.
-
-    Raises IncompatibleStateError for an operator that would keep its serializers.
-    """
-    if not must_migrate(record, target):
-        return False
-    if carried:
+    if carried and written_by < wanted:
         raise IncompatibleStateError(
             f"operator {carried[0].operator!r} cannot be carried to Flink 2: its state is copied "
             "with the serializers of Flink 1. Leave it out (--leave-out)"
         )
-    return True
+    return written_by < wanted
 
 
 def migrate_keyed(plan: KeyedExport, collections: Collections) -> KeyedExport:

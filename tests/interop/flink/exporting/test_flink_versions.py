@@ -11,7 +11,7 @@ import pytest
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink import export_savepoint, import_savepoint
-from statestore.interop.flink.exporting.flink_versions import must_migrate
+from statestore.interop.flink.exporting.flink_versions import is_converted
 from statestore.interop.flink.importing.import_record import SavepointRecord
 from statestore.interop.flink.options import ExportSelection, FlinkTarget
 from statestore.interop.flink.types.internal_types import CepType
@@ -49,8 +49,8 @@ def test_state_of_flink_1_is_migrated(
     metadata_version: int, target: FlinkTarget, migrates: bool
 ) -> None:
     record = replace(RECORD, metadata_version=metadata_version)
-    assert must_migrate(record, target) is migrates
-    assert must_migrate(None, target) is False
+    assert is_converted(record, target, ()) is migrates
+    assert is_converted(None, target, ()) is False
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_wrong_version_is_refused(
     metadata_version: int, target: FlinkTarget, message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        must_migrate(replace(RECORD, metadata_version=metadata_version), target)
+        is_converted(replace(RECORD, metadata_version=metadata_version), target, ())
 
 
 @pytest.mark.slow
