@@ -39,12 +39,11 @@ from statestore.interop.flink.metadata.versions import unsupported_version
 from statestore.interop.flink.read.canonical import (
     Entries,
     KeyedHeader,
-    StateInfo,
     canonical_states,
     read_entries,
 )
 from statestore.interop.flink.read.heap import COUNT_BYTES, heap_states, jump_over, walk
-from statestore.interop.flink.read.keyed_states import FlinkState, keyed_state
+from statestore.interop.flink.read.keyed_states import FlinkState, TimerState, keyed_state
 from statestore.interop.flink.read.rocksdb import RocksTable, live_key_groups, open_table
 from statestore.interop.flink.read.savepoint_files import (
     ByteSource,
@@ -323,13 +322,16 @@ class TimersPart(SubtaskPart):
             UnsupportedTypeError: for a key or namespace whose end cannot be determined.
         """
         selected = self.key_groups.intersect(key_groups or self.key_groups)
-        numbers = {state.name: number for number, state in enumerate(self.states)}
+        known = {
+            info.name: (number, info.serializers["VALUE_SERIALIZER"].flink_type)
+            for number, info in enumerate(self.header.states)
+        }
         source = open_source(self.handle.stream, self.places, self.name)
         for key_group in selected or ():
             for service, sort, spans in _read_key_group(source, self.handle, key_group):
                 state = _STATES[sort] + service[0]
-                number = numbers.get(state)
-                if number is None or (service[1], service[2]) != self._types(number):
+                number, timer = known.get(state, (0, None))
+                if timer != TimerType(*service[1:]):
                     raise DamagedFileError(
                         f"{source.name} is damaged: key group {key_group} has timers of "
                         f"{service[0]!r} with other types than the first key group"
@@ -339,11 +341,6 @@ class TimersPart(SubtaskPart):
                     none = np.zeros(len(spans), np.int64)
                     empty = Spans(np.empty(0, np.uint8), none, none, source.name)
                     yield Entries(number, key_group, keys, empty)
-
-    def _types(self, number: int) -> tuple[FlinkType, FlinkType]:
-        value = self.header.states[number].serializers["VALUE_SERIALIZER"].flink_type
-        assert isinstance(value, TimerType), "the header was built from timers"
-        return value.key, value.namespace
 
 
 def open_timers(
@@ -370,17 +367,14 @@ def open_timers(
     if not services:
         return None
     key = services[0][1]
-    infos = tuple(_state_info(service, start) for service in services for start in _STATES)
+    infos = tuple(
+        TimerState(start + name, "timers", keys, namespaces, TimerType(keys, namespaces)).info
+        for name, keys, namespaces in services
+        for start in _STATES
+    )
     header = KeyedHeader(False, SerializerSnapshot(key, key.snapshot()), infos)
     states = tuple(keyed_state(info, key, source.name) for info in infos)
     return TimersPart(subtask, handle, header, states, title, prefix, places)
-
-
-def _state_info(service: _Service, name_start: str) -> StateInfo:
-    name, key, namespace = service
-    timer = TimerType(key, namespace)
-    snapshot = SerializerSnapshot(timer, timer.snapshot())
-    return StateInfo(name_start + name, "timers", {}, {"VALUE_SERIALIZER": snapshot})
 
 
 def _read_key_group(
