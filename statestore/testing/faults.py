@@ -225,7 +225,7 @@ class FaultyStorage(ForwardingStorage):
         return self._call("is_empty", "", self._storage.is_empty)
 
     def folder_above(self, name: str) -> str | None:
-        """Return the result of the other storage."""
+        """Return the folder that the wrapped storage names."""
         return self._call("folder_above", name, lambda: self._storage.folder_above(name))
 
     def delete(self, name: str) -> None:

@@ -496,7 +496,7 @@ def select_carried_operators(
         _find_operator(record, known, savepoint, max_parallelism) for record in records
     )
     for operator in operators:
-        places.refuse_others(operator)
+        places.refuse_outside_files(operator)
     return CarriedOperators(savepoint.checkpoint, operators, places)
 
 

@@ -431,7 +431,7 @@ def _open_operator(
     error_type: type[StateStoreError] = IncompatibleStateError
     with _note_location(f"in operator {_title(whole)}"):
         try:
-            places.refuse_others(whole)
+            places.refuse_outside_files(whole)
             selected = whole = recognize_timers(whole, places)
             subtasks = tuple(drop_refused(subtask, drop) for subtask in whole.subtasks)
             selected = replace(whole, subtasks=subtasks)

@@ -96,7 +96,7 @@ class SavepointFiles:
                 return new.rstrip("/") + plain[len(before) :]
         return plain if path.startswith(("file:", "/")) else path
 
-    def refuse_others(self, operator: OperatorHandles) -> None:
+    def refuse_outside_files(self, operator: OperatorHandles) -> None:
         """Refuse an operator with state outside of the readable locations.
 
         Raises:

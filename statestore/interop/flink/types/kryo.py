@@ -175,7 +175,9 @@ class KryoType(FlinkType):
         except (ValueError, IndexError, struct.error, DamagedFileError) as error:
             raise UnsupportedTypeError(f"a key is not a {self.text}: {error}") from error
         if not is_exact:
-            raise UnsupportedTypeError(f"a key is a {self.text} in another form")
+            raise UnsupportedTypeError(
+                f"a key is a {self.text}, but not in the bytes that Kryo writes"
+            )
         return column
 
     def _write(self, array: pa.Array) -> pa.Array:
