@@ -121,10 +121,12 @@ class StoreContext:
         Raises InvalidArgumentError for another table format than the store's, and
         StoreNotFoundError if a store that this object has used is gone.
         """
+        # Read before the store is opened: another thread may create the store meanwhile.
+        is_used = self.seen.newest is not None
         try:
             catalog = self.catalog()
         except StoreNotFoundError:
-            if self.seen.newest is not None:  # a backup may be put back at this moment
+            if is_used:  # a backup may be put back at this moment
                 raise
             chosen = self.table_format or DEFAULT_TABLE_FORMAT
             open_table(chosen, self.data)  # an invalid format must not create a store

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from statestore import Changes, OperatorKey, StateStore
+from statestore.catalog.catalog import Catalog
 from statestore.errors import CommitConflictError, StoreNotFoundError
+from statestore.maintenance.store_context import StoreContext
 from statestore.snapshot.subtask_writer import Acknowledgement
 from statestore.snapshot.writer import CheckpointWriter
 from tests.support.stores import file_bytes, keys_in, uncompacted
@@ -81,6 +83,22 @@ def test_no_store_is_created_while_a_backup_is_put_back(folder: Path) -> None:
     with pytest.raises(StoreNotFoundError):
         take(store, 5)
     assert not folder.exists()
+
+
+def test_a_store_that_another_thread_has_just_created_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It did not exist when this thread looked for it."""
+    store, look = uncompacted(tmp_path / "store"), StoreContext.catalog
+
+    def look_too_early(_: StoreContext) -> Catalog:
+        monkeypatch.setattr(StoreContext, "catalog", look)
+        take(store, 1)
+        raise StoreNotFoundError("no store")
+
+    monkeypatch.setattr(StoreContext, "catalog", look_too_early)
+    take(store, 2)
+    assert keys_in(store, "o") == {1, 2}
 
 
 def test_a_checkpoint_of_a_command_is_known_too(folder: Path, tmp_path: Path) -> None:
