@@ -33,7 +33,7 @@ from statestore.catalog.catalog import refuse_inside_store
 from statestore.cli.command import Invocation, pass_invocation
 from statestore.cli.output import Output, Page, document_text, write_rows
 from statestore.errors import InvalidArgumentError, NotFoundError
-from statestore.restore.output import output_file
+from statestore.restore.row_files import output_file
 from statestore.settings import SettingsTable
 from statestore.sources.discovery import (
     GapPolicy,

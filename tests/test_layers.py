@@ -194,7 +194,7 @@ LAZY = {
     ("statestore.cli.output", "statestore.restore.row_files.json_value"),
     # Nor does a list of checkpoints need Arrow for times, or a local folder the client of a bucket.
     ("statestore.cli.arguments", "statestore.rows.column_types.arrow_type"),
-    ("statestore.cli.arguments", "statestore.rows.time_text.far_time"),
+    ("statestore.cli.arguments", "statestore.rows.lossless_cast.far_time"),
     ("statestore.storage", "statestore.storage.azure.AzureStorage"),
     ("statestore.storage", "statestore.storage.google.GoogleStorage"),
     ("statestore.storage", "statestore.storage.hdfs.HdfsStorage"),

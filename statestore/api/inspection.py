@@ -11,6 +11,7 @@ from statestore.format.state import clock_ms
 from statestore.jobgraph.graph import JobGraph
 from statestore.maintenance import diff as diff_command
 from statestore.maintenance import trend as trend_command
+from statestore.maintenance.diff_rows import join_checkpoints
 from statestore.maintenance.store_context import HasContext
 from statestore.restore import compare_plans as compare_command
 from statestore.restore import key_states as key_command
@@ -18,7 +19,6 @@ from statestore.restore import skew as skew_command
 from statestore.restore.compare_plans import Comparison, Prices
 from statestore.restore.key_group_weights import Weight
 from statestore.restore.key_states import KeyHistory, KeyStates, key_history
-from statestore.restore.outer_join import join_checkpoints
 from statestore.restore.placement import LOCALITY, OperatorPlacement, place_operators
 from statestore.restore.plan import RestorePlan
 from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, RangeSkew, SkewReport, skews_of

@@ -356,7 +356,7 @@ def _read_text(text: str, data_type: str) -> Any:
 
 def _far_time(text: str, data_type: str) -> Any:
     from statestore.rows.column_types import arrow_type  # pyarrow is not needed for other values
-    from statestore.rows.time_text import far_time
+    from statestore.rows.lossless_cast import far_time
 
     return far_time(text, arrow_type(data_type))
 

@@ -48,9 +48,8 @@ from statestore.maintenance.edit_keys import (
 )
 from statestore.maintenance.edit_sql import SqlResult, sql_result
 from statestore.maintenance.store_context import HasContext
-from statestore.restore.lookup import rows_of_keys
+from statestore.restore.lookup import WantedKeys, key_batch, rows_of_keys
 from statestore.restore.plan import owners_of
-from statestore.restore.wanted_keys import WantedKeys, key_batch
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.equality import matching_positions
 from statestore.rows.python_values import display_rows

@@ -30,8 +30,7 @@ from statestore.layers.rewrite import RewrittenState, Write, owning_spans, rewri
 from statestore.maintenance.diff_report import Example
 from statestore.maintenance.diff_rows import RowDifference
 from statestore.parquet.reader import restored_schema
-from statestore.restore.lookup import rows_of_keys
-from statestore.restore.wanted_keys import WantedKeys, key_batch, key_group_of
+from statestore.restore.lookup import WantedKeys, key_batch, key_group_of, rows_of_keys
 from statestore.rows.column_types import uuid_columns, with_uuids
 from statestore.rows.equality import matching_positions
 from statestore.rows.key_group_runs import NullKeys, key_groups_of

@@ -35,8 +35,7 @@ from statestore.maintenance.erase_subject import Selection
 from statestore.parquet.file_checks import name_file_in_errors
 from statestore.parquet.keyed_writer import CheckpointFiles
 from statestore.parquet.reader import open_data
-from statestore.restore.lookup import rows_of_key
-from statestore.restore.wanted_keys import key_group_of
+from statestore.restore.lookup import key_group_of, rows_of_key
 from statestore.rows.column_types import arrow_schema, schema_of_arrow
 from statestore.rows.delete_markers import clear_deletes
 from statestore.rows.equality import matching_positions

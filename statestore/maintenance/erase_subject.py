@@ -27,7 +27,7 @@ from statestore.format.names import table_of
 from statestore.format.schema import DataType, Schema, common_type, type_text
 from statestore.format.state import KeyedState
 from statestore.jobgraph.operators import operator_id
-from statestore.restore.wanted_keys import key_batch
+from statestore.restore.lookup import key_batch
 from statestore.rows.column_types import arrow_schema, schema_of_arrow, uuid_as_stored
 from statestore.rows.lossless_cast import brief_text
 from statestore.rows.python_values import column_of

@@ -34,7 +34,7 @@ from statestore.keys.arrow_types import check_key_types
 from statestore.keys.groups import effective_max_parallelism
 from statestore.keys.key_types import check_hash_scheme
 from statestore.listeners import Progress, ignore_progress
-from statestore.maintenance.copy_files import new_name
+from statestore.maintenance.copy import new_name
 from statestore.maintenance.derive import DerivedReport, Deriver, Draft
 from statestore.maintenance.rekey_spill import (
     Spread,

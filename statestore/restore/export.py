@@ -30,9 +30,14 @@ from statestore.jobgraph.redistribution import RedistributionMode
 from statestore.listeners import Progress
 from statestore.parquet.operator_elements import element_digests
 from statestore.parquet.writer import ParquetOptions
-from statestore.restore.output import Contents, publish_folder
 from statestore.restore.plan import OperatorPlan
-from statestore.restore.row_files import EXPORT_FORMATS, elements_reader, write_rows
+from statestore.restore.row_files import (
+    EXPORT_FORMATS,
+    Contents,
+    elements_reader,
+    publish_folder,
+    write_rows,
+)
 from statestore.restore.target import select_operators
 
 if TYPE_CHECKING:

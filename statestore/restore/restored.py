@@ -33,10 +33,9 @@ from statestore.parquet.operator_elements import elements_of, read_elements
 from statestore.parquet.writer import ParquetOptions
 from statestore.restore.export import ExportedCheckpoint
 from statestore.restore.export import export as export_checkpoint
-from statestore.restore.lookup import LazySubtask, rows_of_key, rows_of_keys
+from statestore.restore.lookup import LazySubtask, WantedKeys, rows_of_key, rows_of_keys
 from statestore.restore.placement import preferred_hosts
 from statestore.restore.plan import RestorePlan, redistribution_of
-from statestore.restore.wanted_keys import WantedKeys
 from statestore.rows.dataframes import pandas_of, polars_of
 from statestore.rows.digests import rows_digest
 from statestore.rows.python_values import display_rows, rows_to_dicts

@@ -32,9 +32,9 @@ from statestore.rows.lossless_cast import (
     exact_converter,
     is_list,
     is_missing,
+    time_text,
     unwrap_numpy,
 )
-from statestore.rows.time_text import time_text
 
 ROWS = "the rows"
 """The name of rows in messages if nothing else is known about them."""

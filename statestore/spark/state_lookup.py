@@ -22,8 +22,7 @@ from pyspark.sql.types import StructType
 
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import ReadSlices
-from statestore.restore.lookup import RowCache, bytes_to_read, rows_of_keys
-from statestore.restore.wanted_keys import WantedKeys
+from statestore.restore.lookup import RowCache, WantedKeys, bytes_to_read, rows_of_keys
 from statestore.spark.cached_rows import coalesce_small, collect_if_small, collect_single_partition
 from statestore.spark.compat import arrow_schema_of
 from statestore.spark.hashing import column_of

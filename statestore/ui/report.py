@@ -23,7 +23,7 @@ from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.diff_report import CheckpointDifference, StateDifference
 from statestore.maintenance.trend_report import StoreTrend
 from statestore.restore.compare_plans import compare_plans
-from statestore.restore.output import check_output_file, output_file
+from statestore.restore.row_files import check_output_file, output_file
 from statestore.store import StateStore
 from statestore.ui.charts import draw_flow, flows_of
 from statestore.ui.checkpoint import (

@@ -18,7 +18,7 @@ from statestore.cli.arguments import key_of, parse_key, quoted_name, state_name
 from statestore.cli.output import value_text
 from statestore.errors import InvalidArgumentError
 from statestore.format.state import KeyedState, StateKind
-from statestore.restore.wanted_keys import key_batch
+from statestore.restore.lookup import key_batch
 from statestore.rows.column_types import schema_of_arrow
 from statestore.rows.equality import matching_positions
 from statestore.rows.python_values import display_values

@@ -17,7 +17,7 @@ from jobs.redistribute_offsets import redistribute_offsets as job
 from statestore import StateStore
 from statestore.errors import StorageError
 from statestore.restarts import RestartClock
-from statestore.restore.output import output_file as real_output_file
+from statestore.restore.row_files import output_file as real_output_file
 from tests.jobs.conftest import RunJob
 
 pytestmark = pytest.mark.spark

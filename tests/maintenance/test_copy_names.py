@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from statestore.maintenance.copy_files import StoredFileIndex, new_name
+from statestore.maintenance.copy import StoredFileIndex, new_name
 from statestore.storage import LocalStorage
 from tests.support.stores import opened
 

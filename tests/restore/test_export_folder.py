@@ -14,8 +14,7 @@ from statestore import StateStore
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.restore import export as command
-from statestore.restore.output import publish_folder
-from statestore.restore.row_files import write_rows
+from statestore.restore.row_files import publish_folder, write_rows
 from statestore.storage import LocalStorage
 from tests.support.stores import file_bytes
 

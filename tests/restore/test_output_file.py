@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.restore.output import check_output_file, output_file
-from statestore.restore.row_files import write_result
+from statestore.restore.row_files import check_output_file, output_file, write_result
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:

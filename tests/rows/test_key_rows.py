@@ -19,8 +19,7 @@ from statestore.errors import (
 )
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import assignment_of, reads_of
-from statestore.restore.lookup import RowCache, bytes_to_read, rows_of_keys
-from statestore.restore.wanted_keys import WantedKeys
+from statestore.restore.lookup import RowCache, WantedKeys, bytes_to_read, rows_of_keys
 from statestore.rows import equality
 from statestore.snapshot.state_spec import Changes
 from statestore.storage import LocalStorage

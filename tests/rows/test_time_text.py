@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore.rows.time_text import far_time, time_text
+from statestore.rows.lossless_cast import far_time, time_text
 
 DATE, NAIVE, UTC = pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")
 DAY = 86_400 * 10**6

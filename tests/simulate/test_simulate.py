@@ -20,7 +20,7 @@ from statestore.catalog.holds import Holds
 from statestore.format.manifest import Batch, Manifest
 from statestore.layers import merge
 from statestore.maintenance import erase_search, gc, rekey
-from statestore.maintenance.copy_files import FileCopy
+from statestore.maintenance.copy import FileCopy
 from statestore.maintenance.erase_subject import ColumnSubject, KeySubject
 from statestore.snapshot import writer
 from statestore.snapshot.pending_checkpoint import PriorCheckpoints

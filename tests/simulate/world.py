@@ -27,7 +27,7 @@ from typing import Any
 from unittest.mock import patch
 
 from statestore.format.layers import CompactionRule
-from statestore.maintenance import copy_files
+from statestore.maintenance import copy as copy_command
 from statestore.parquet.writer import ParquetOptions
 from statestore.storage import Storage
 from statestore.store import StateStore
@@ -226,7 +226,7 @@ class World:
         try:
             with (
                 # The simulator's files are small, but they are copied in several pieces.
-                patch.object(copy_files, "_CHUNK_BYTES", 150),
+                patch.object(copy_command, "_CHUNK_BYTES", 150),
                 patch.object(os, "getpid", lambda: PROCESS),  # claims contain it
                 patch.object(cached_property, "__get__", _without_lock),
             ):

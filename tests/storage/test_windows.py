@@ -61,7 +61,7 @@ for form in ("delta", "parquet"):
     assert [*Path(form, "out").rglob("*.parquet")]
 """
 HOLDER = """
-from statestore.restore.output import publish_folder
+from statestore.restore.row_files import publish_folder
 from statestore.storage.locks import temporary_folder
 from pathlib import Path
 with temporary_folder("sort") as folder, publish_folder(Path("out")):
@@ -71,7 +71,7 @@ with temporary_folder("sort") as folder, publish_folder(Path("out")):
 """
 SECOND = """
 from statestore.errors import InvalidArgumentError
-from statestore.restore.output import publish_folder
+from statestore.restore.row_files import publish_folder
 from statestore.storage.locks import temporary_folder
 from pathlib import Path
 with temporary_folder("sort"):

@@ -33,7 +33,7 @@ from statestore.maintenance.diff_report import (
     Side,
     StateDifference,
 )
-from statestore.restore.outer_join import CHANGE, CHANGES
+from statestore.maintenance.diff_rows import CHANGE, OUTCOMES
 from statestore.rows.python_values import display_rows
 from statestore.store import StateStore
 
@@ -158,7 +158,7 @@ def _join(
         state=state,
         columns=columns,
         rows=tuple(rows[: limit or None]),
-        counts={change: counts[change] for change in CHANGES},
+        counts={change: counts[change] for change in OUTCOMES},
         is_cut=bool(limit) and told > limit,
         left_out_a=left_out_of(a.manifest.left_out, operator, state),
         left_out_b=left_out_of(b.manifest.left_out, operator, state),

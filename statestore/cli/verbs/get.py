@@ -16,7 +16,7 @@ from statestore.cli.output import Output, Page, cell, json_text, table_of, value
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.state import KeyedState
 from statestore.restore.key_states import KeyAt, KeyStates
-from statestore.restore.wanted_keys import key_batch, key_group_of
+from statestore.restore.lookup import key_batch, key_group_of
 from statestore.store import StateStore
 
 __all__ = ["FoundRows", "KeyFound", "KeyHistoryResult", "get_rows"]

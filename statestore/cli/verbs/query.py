@@ -40,8 +40,7 @@ from statestore.extras import needs_extra
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry
 from statestore.restore.duck import run_interruptibly
-from statestore.restore.output import check_output_file
-from statestore.restore.row_files import RESULT_FORMATS, write_result
+from statestore.restore.row_files import RESULT_FORMATS, check_output_file, write_result
 from statestore.restore.sql_query import View
 from statestore.rows.python_values import display_values
 from statestore.store import StateStore

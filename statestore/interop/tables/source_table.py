@@ -25,8 +25,7 @@ from statestore.format.schema import Field, Schema
 from statestore.keys.arrow_types import arrow_type_text
 from statestore.parsing import nearest_double, nearest_float, parse_number
 from statestore.rows.column_types import arrow_schema
-from statestore.rows.lossless_cast import UnfitError, exact_converter
-from statestore.rows.time_text import far_time
+from statestore.rows.lossless_cast import UnfitError, exact_converter, far_time
 
 _FORMS: Mapping[str, str] = {
     "boolean": " (true or false)",

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from statestore import StateStore, key_group_of
-from statestore.restore import outer_join as module
-from statestore.restore.outer_join import CHANGE, CHANGES, join_checkpoints
+from statestore.maintenance import diff_rows as module
+from statestore.maintenance.diff_rows import CHANGE, OUTCOMES, join_checkpoints
 from statestore.storage import LocalStorage
 
 MOST = 16
@@ -45,7 +45,7 @@ def test_rows_are_joined_run_by_run(store: StateStore, monkeypatch: pytest.Monke
     assert sum(together) == rows.num_rows == 500
     for row in rows.to_pylist():
         assert row["key_group"] == key_group_of(row["k"], max_parallelism=MOST)
-    assert set(rows.column(CHANGE).to_pylist()) == set(CHANGES)
+    assert set(rows.column(CHANGE).to_pylist()) == set(OUTCOMES)
 
 
 def test_sides_without_a_common_key_group_are_joined(tmp_path: Path) -> None:
