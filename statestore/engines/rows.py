@@ -33,6 +33,7 @@ from statestore.rows.fit_columns import fit_table
 from statestore.rows.key_group_runs import (
     ONE_ARRAY_BYTES,
     NullKeys,
+    wide_bytes,
     key_group_column,
     with_key_group,
     without_groups,
@@ -275,7 +276,9 @@ def _keyed(
     Raises NullKeyError with the number of rows, after all rows were read, and InvalidArgumentError
     for a value that cannot be stored or a row that another subtask owns.
     """
-    most = min(options.block_bytes, options.memory_bytes)
+    most = min(
+        wide_bytes(options.block_bytes, state, options.memory_bytes // 4), options.memory_bytes
+    )
     first, nulls = 0, NullKeys(state)
     for part in (part for table in tables for part in slices_of(table, most)):
         stored = fitted(part, state, first)
@@ -307,13 +310,17 @@ def _runs(
     nulls.add(table)
     nulls.refuse()
     row_bytes = max(table.nbytes / max(table.num_rows, 1), 1)
-    step = int(options.block_bytes / row_bytes) + 1
+    block_bytes, run_bytes = (
+        wide_bytes(size, state, options.memory_bytes // 4)
+        for size in (options.block_bytes, options.run_bytes)
+    )
+    step = int(block_bytes / row_bytes) + 1
     starts = range(0, table.num_rows, step)
     blocks = [KeyGroupBlock.of(table.slice(start, step), state) for start in starts]
     ends = sum((block.ends for block in blocks), np.zeros(state.max_parallelism + 1, np.int64))
     if own is not None:
         _refuse_foreign(np.flatnonzero(np.diff(ends)), *own, state)
-    return merge_blocks(blocks, ends, int(options.run_bytes / row_bytes))
+    return merge_blocks(blocks, ends, int(run_bytes / row_bytes))
 
 
 def _refuse_foreign(

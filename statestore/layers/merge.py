@@ -35,7 +35,12 @@ from statestore.rows.change_rows import open_deletes
 from statestore.rows.delete_markers import are_upserts, clear_deletes, widths_of
 from statestore.rows.digests import Flags, Places
 from statestore.rows.equality import matching_positions
-from statestore.rows.key_group_runs import order_of, rows_in_kept_groups, take_rows
+from statestore.rows.key_group_runs import (
+    order_of,
+    rows_in_kept_groups,
+    take_rows,
+    wide_bytes,
+)
 from statestore.storage import Storage
 
 T = TypeVar("T")
@@ -145,6 +150,8 @@ def _every_row_group(_: DataFile, handle: Handle) -> Iterable[int]:
 
 
 _FULL_SIZE_LAYERS = 32
+_WIDE_BYTES = 64 * 2**20
+"""Base and layers with many columns share this memory, see :func:`wide_bytes`."""
 
 
 def _layer_bytes(run_bytes: int, layers: int) -> int:
@@ -164,6 +171,8 @@ def _all_rows(
     if not reads.layers:
         yield from base
         return
+    streams = len(reads.layers) + 1 + _RUNS_AHEAD
+    run_bytes = wide_bytes(run_bytes, entry.state, _WIDE_BYTES // streams)
     layer_bytes = _layer_bytes(run_bytes, len(reads.layers))
     with _read_ahead(sorted_tables(base, entry.state, run_bytes)) as tables:
         layers = _layer_streams(read_layer, reads.layers, entry.state, layer_bytes, cache)

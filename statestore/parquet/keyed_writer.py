@@ -28,7 +28,7 @@ from statestore.parquet.writer import Encodings, FileWriter, ParquetOptions, Unc
 from statestore.rows.change_rows import merge_deletes
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.digests import row_hashes
-from statestore.rows.key_group_runs import check_and_sort
+from statestore.rows.key_group_runs import FEW_COLUMNS, check_and_sort
 from statestore.rows.sorting import key_group_pieces
 from statestore.storage import CachedStorage, Storage
 
@@ -131,6 +131,7 @@ class _GroupWriter:
         self._ranged = target.state.layout is Layout.RANGED
         self._schema = file_schema(target.state)
         self._stored = target.state.schema.names
+        self._is_wide = len(self._stored) > FEW_COLUMNS
         self._bounded = statistics_columns(target.state) if target.logged else ()
         # New for every attempt: a retried task never collides with files of an earlier attempt.
         self._token = uuid.uuid4().hex[:16]
@@ -148,30 +149,33 @@ class _GroupWriter:
         starts = np.concatenate(([0], np.flatnonzero(np.diff(groups)) + 1))
         digests = np.add.reduceat(row_hashes(batch.select(self._stored)), starts)
         counts = np.diff(starts, append=len(groups))
-        rows = batch.select(self._schema.names)
+        rows, size = batch.select(self._schema.names), batch.nbytes
         first = 0
         while first < len(starts):
             begin = int(starts[first])
             file = self._file_of(int(groups[begin]))
-            stop = self._stop_of_write(file, starts, first, batch.nbytes)
+            most = self._rows_of_write(file, batch.num_rows, size)
+            stop = max(int(np.searchsorted(starts, begin + most)), first + 1)
             these = slice(first, stop)
             self._count_rows(groups[starts[these]], counts[these], digests[these])
             count = int(counts[these].sum())
             file.write(rows.slice(begin, count), int(digests[these].sum()))
             first = stop
 
-    def _stop_of_write(
-        self, file: FileWriter, starts: npt.NDArray[np.int64], first: int, size_bytes: int
-    ) -> int:
-        """Return the index of the key group before which a write that begins at ``first`` ends.
+    def _rows_of_write(self, file: FileWriter, rows: int, size_bytes: int) -> int:
+        """Return after how many rows, of a batch with this size, a write ends with a key group.
 
         Many small key groups are written together: a call for each would cost more than its rows.
-        The resulting files are the same, since no row group or file may end between them.
+        The resulting files are the same, since no row group or file may end between them. The last
+        key groups of a row group are written one by one. If they have many columns, their size is
+        estimated instead, and the row group may end within one of them.
         """
-        if not self._ranged or not file.has_room_for(size_bytes):
-            return first + 1
-        stop = int(np.searchsorted(starts, starts[first] + file.rows_before_group_end))
-        return max(stop, first + 1)
+        if not self._ranged:
+            return 1
+        if size_bytes < file.room_bytes:
+            return file.rows_before_group_end
+        estimated = rows * file.room_bytes // size_bytes if self._is_wide else 1
+        return min(file.rows_before_group_end, estimated)
 
     def _count_rows(
         self,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections import Counter
 from decimal import Decimal
 from typing import Any
 
@@ -87,7 +88,8 @@ def positions_of(metadata: pq.FileMetaData) -> dict[str, int]:
     ``a`` have the same path.
     """
     paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-    return {path: i for i, path in enumerate(paths) if paths.count(path) == 1}
+    counts = Counter(paths)
+    return {path: i for i, path in enumerate(paths) if counts[path] == 1}
 
 
 def _bounds(chunks: list[Any], data_type: DataType) -> Bounds | None:

@@ -11,7 +11,6 @@ Polars and Arrow can read.
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
@@ -29,7 +28,7 @@ from statestore.rows.digests import rows_digest
 from statestore.rows.key_group_runs import RUN_BYTES
 from statestore.rows.sorting import MEMORY_BYTES
 from statestore.storage import Storage
-from statestore.storage.base import NewFile, report_os_errors
+from statestore.storage.base import NewFile, report_os_errors, storage_error
 
 _SAMPLE_ROWS, _ENOUGH_ROWS = 4096, 1024
 _BUFFER_BYTES = 2**16
@@ -65,9 +64,9 @@ def encodings(first: pa.Table) -> dict[str, str]:
     """
     sample = first.slice(0, _SAMPLE_ROWS)
     # A column name with a dot would look like the path of a nested column.
-    plain = [name for name in sample.column_names if "." not in name]
-    by_column = {name: _encoding(sample.column(name)) for name in plain}
-    return {name: encoding for name, encoding in by_column.items() if encoding is not None}
+    columns = zip(sample.column_names, sample.columns, strict=True)
+    chosen = {name: _encoding(column) for name, column in columns if "." not in name}
+    return {name: encoding for name, encoding in chosen.items() if encoding is not None}
 
 
 def leaf_paths(schema: pa.Schema) -> list[str]:
@@ -85,7 +84,7 @@ def _encoding(column: pa.ChunkedArray) -> str | None:
     )
     if not (text or whole or pa.types.is_floating(data_type)):
         return None
-    if 2 * pc.count_distinct(column, mode="all").as_py() <= len(column):
+    if 2 * len(column.unique()) <= len(column):
         return None
     if text:
         return "DELTA_BYTE_ARRAY" if _is_ascending(column) else "DELTA_LENGTH_BYTE_ARRAY"
@@ -237,9 +236,10 @@ class FileWriter:
     def _least_rows(self) -> int:
         return max(self._options.row_group_rows // _GROUPS_PER_ROW_GROUP, 1)
 
-    def has_room_for(self, size_bytes: int) -> bool:
-        """Return whether this many bytes fit in the open row group."""
-        return self._pending_bytes + size_bytes < self._options.row_group_bytes
+    @property
+    def room_bytes(self) -> int:
+        """The bytes that fit in the open row group."""
+        return self._options.row_group_bytes - self._pending_bytes
 
     def write(self, batch: pa.RecordBatch, digest: int | None = None) -> None:
         """Append rows; they are flushed a whole row group at a time.
@@ -251,23 +251,24 @@ class FileWriter:
         self._rows += batch.num_rows
         while batch.num_rows:
             room = self._options.row_group_rows - self._pending_rows
-            part = self._rows_that_fit(batch.slice(0, room))
+            part, size = self._rows_that_fit(batch.slice(0, room))
             self._pending.append(part)
             self._pending_rows += part.num_rows
-            self._pending_bytes += part.nbytes
+            self._pending_bytes += size
             full = self._pending_rows >= self._options.row_group_rows
             if full or self._pending_bytes >= self._options.row_group_bytes:
                 self._flush()
             batch = batch.slice(part.num_rows)
 
-    def _rows_that_fit(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the first rows that fill the row group, or all rows if they fit."""
-        room = self._options.row_group_bytes - self._pending_bytes
-        if rows.nbytes <= room:
-            return rows
-        numbers = range(1, rows.num_rows)
-        count = bisect_left(numbers, room, key=lambda number: rows.slice(0, number).nbytes)
-        return rows.slice(0, count + 1)
+    def _rows_that_fit(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+        """Return the first rows that fill the row group, or all rows if they fit, and their size.
+
+        The size is computed rarely, as it costs time for each column.
+        """
+        room, size = self.room_bytes, rows.nbytes
+        if size <= room:
+            return rows, size
+        return first_of_size(rows, room, rows.num_rows * room // size)
 
     def end_group(self) -> None:
         """End a large enough row group at the end of a key group, where a reader may begin."""
@@ -329,6 +330,33 @@ class FileWriter:
         )
 
 
+def first_of_size(rows: pa.RecordBatch, least_bytes: int, guess: int) -> tuple[pa.RecordBatch, int]:
+    """Return the fewest first rows that have at least these bytes, and their size.
+
+    The sizes of few numbers of rows are computed, first near a guess.
+    """
+    parts: dict[int, tuple[pa.RecordBatch, int]] = {}
+
+    def is_enough(count: int) -> bool:
+        part = rows.slice(0, count)
+        parts[count] = part, part.nbytes
+        return parts[count][1] >= least_bytes
+
+    low, high, step = 0, rows.num_rows, 1
+    count = min(max(guess, 1), high)
+    while high - low > 1:
+        if is_enough(count):
+            high = count
+        else:
+            low = count
+        near = high - step if high == count else low + step
+        count = near if low < near < high else (low + high) // 2
+        step *= 2
+    if high not in parts:
+        is_enough(high)
+    return parts[high]
+
+
 class _Sink:
     """A file that Arrow writes to; it counts and hashes the bytes."""
 
@@ -351,8 +379,10 @@ class _Sink:
     def write(self, data: bytes) -> int:
         if self._abandoned:  # Arrow still tries to write a footer
             return len(data)
-        with report_os_errors("write", self._where):
+        try:  # Arrow writes several times for each column of a row group
             self._raw.write(data)
+        except OSError as error:
+            raise storage_error(error, "write", self._where) from error
         self.sha256.update(data)
         self.size += len(data)
         if self._keeps:

@@ -35,7 +35,8 @@ def width_of(names: Sequence[str], state: KeyedState, subject: str = "a delete")
     with its namespace, or the whole identity, and for a column that the state lacks: a misspelled
     entry column would delete all entries of the key.
     """
-    unknown = [name for name in names if name not in {KEY_GROUP, *state.schema.names}]
+    known = {KEY_GROUP, *state.schema.names}
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise InvalidArgumentError(
             f"{subject} of {state} has the column {unknown[0]!r}, which the state lacks; its "
@@ -89,7 +90,7 @@ def change_stream(
 def _with_mark(
     rows: pa.Table, deletion: Deletion | None, state: KeyedState, changes: KeyedState
 ) -> pa.Table:
-    names = named_columns(deletion, state)
+    names = frozenset(named_columns(deletion, state))
     schema = arrow_schema(changes.schema)
     columns = []
     for field in schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -34,17 +35,11 @@ def rows_digest(rows: pa.RecordBatch | pa.Table) -> int:
 def row_hashes(batch: pa.RecordBatch, columns: pa.Schema | None = None) -> U64Array:
     """Return the 64-bit hash of each row of a batch.
 
-    With ``columns``, the values are hashed as if they had these wider types. Some rows are hashed
-    at a time: this needs several times their memory, which then stays in the CPU cache.
+    With ``columns``, the values are hashed as if they had these wider types.
     """
     if columns is None:
         columns = batch.schema
-    row_bytes = batch.nbytes // max(batch.num_rows, 1) + 1
-    step = max(min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes), 1)
-    slices = (batch.slice(start, step) for start in range(0, max(batch.num_rows, 1), step))
-    return np.concatenate(
-        [_hash_fields(columns.names, rows.columns, columns.types, rows.num_rows) for rows in slices]
-    )
+    return _hash_fields(columns.names, batch.columns, columns.types, batch.num_rows)
 
 
 def hash_array(array: pa.Array, wider: pa.DataType | None = None) -> U64Array:
@@ -102,10 +97,47 @@ def _hash_values(array: pa.Array, data_type: pa.DataType) -> U64Array:
 def _hash_fields(
     names: list[str], columns: list[pa.Array], kinds: list[pa.DataType], rows: int
 ) -> U64Array:
+    """Hash rows by their fields, some values at a time.
+
+    This needs several times the memory of these values, which then stays in the CPU cache. Fields
+    of one type that have few rows are hashed together: a call for each would cost more than its
+    values.
+    """
     total = np.zeros(rows, np.uint64)
-    for name, column, data_type in zip(names, columns, kinds, strict=True):
-        total += _mix(hash_array(column, data_type) + np.uint64(rule.column_seed(name)))
+    seeds = np.array([rule.column_seed(name) for name in names], np.uint64)
+    for places in _small_sets(columns, kinds, rows):
+        data_type = kinds[places[0]]
+        if len(places) > 1:
+            values = pa.concat_arrays([columns[place] for place in places])
+            hashes = hash_array(values, data_type).reshape(len(places), rows)
+            total += _mix(hashes + seeds[places, np.newaxis]).sum(axis=0, dtype=np.uint64)
+            continue
+        [place] = places
+        step = max(min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * rows // (columns[place].nbytes + 1)), 1)
+        for start in range(0, rows, step):
+            hashes = hash_array(columns[place].slice(start, step), data_type)
+            total[start : start + step] += _mix(hashes + seeds[place])
     return _mix(total)
+
+
+def _small_sets(
+    columns: list[pa.Array], kinds: list[pa.DataType], rows: int
+) -> Iterator[list[int]]:
+    """Yield sets of columns of one type with few values, by position; others are alone."""
+    alike: dict[tuple[pa.DataType, pa.DataType], list[int]] = {}
+    for place, column in enumerate(columns):
+        alike.setdefault((column.type, kinds[place]), []).append(place)
+    for (own, _), places in alike.items():
+        most = 1 if pa.types.is_dictionary(own) else max(_ROWS_AT_ONCE // max(rows, 1), 1)
+        together, size = list[int](), 0
+        for place in places:
+            more = columns[place].nbytes if most > 1 else 0
+            if together and (len(together) == most or size + more > _BYTES_AT_ONCE):
+                yield together
+                together, size = [], 0
+            together.append(place)
+            size += more
+        yield together
 
 
 def _hash_bytes(array: pa.Array) -> U64Array:

@@ -38,7 +38,7 @@ from statestore.rows.lossless_cast import shorten
 from statestore.rows.python_values import display_rows
 from statestore.rows.row_order import compare_leaves, rank_values
 
-_MOST_EXAMPLES = 3
+_NULL_EXAMPLES = 3
 
 
 class NullKeys:
@@ -68,7 +68,7 @@ class NullKeys:
             return batch
         places = np.flatnonzero(is_null)
         self.rows += len(places)
-        wanted = places[: _MOST_EXAMPLES - len(self._examples)]
+        wanted = places[: _NULL_EXAMPLES - len(self._examples)]
         names = [name for name in self._state.schema.names if name != MARK]
         shown = batch.select(names).take(pa.array(wanted))
         self._examples += [shorten(str(row)) for row in display_rows(shown)]
@@ -79,7 +79,7 @@ class NullKeys:
         for error in errors:
             if isinstance(error, NullKeyError):
                 self.rows += error.rows
-                self._examples += islice(error.examples, _MOST_EXAMPLES - len(self._examples))
+                self._examples += islice(error.examples, _NULL_EXAMPLES - len(self._examples))
         return self.rows > 0
 
     def refuse(self) -> None:
@@ -131,8 +131,21 @@ RUN_BYTES = 2**20
 ONE_ARRAY_BYTES = 2**30
 """Larger rows are not combined into one array: Arrow's text offsets end at 2 GiB."""
 
+FEW_COLUMNS = 32
+"""Pieces of rows with more columns are larger, see :func:`wide_bytes`."""
+
 FLOAT_ORDER = (False, False)
 """The order of floats in written files: -0.0 is not after 0.0, and NaN is last, not first."""
+
+
+def wide_bytes(size_bytes: int, state: KeyedState, most_bytes: int) -> int:
+    """Return the bytes of a piece of a state's rows; few columns need ``size_bytes``.
+
+    Each piece has a fixed cost for each of its columns. Pieces of many columns are therefore
+    larger, up to ``most_bytes``.
+    """
+    wide = size_bytes * len(state.schema.names) // FEW_COLUMNS
+    return max(size_bytes, min(wide, most_bytes))
 
 
 def key_groups_of(

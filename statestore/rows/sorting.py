@@ -39,6 +39,7 @@ from statestore.rows.key_group_runs import (
     order_of,
     sort_groups,
     take_rows,
+    wide_bytes,
 )
 from statestore.rows.python_values import display_rows
 from statestore.storage.base import report_os_errors
@@ -80,18 +81,19 @@ def key_group_pieces(
         StorageError: if the temporary folder cannot be written.
     """
     with ExternalSort(state, memory_bytes) as sort:
-        run_bytes, last = min(run_bytes, sort.limit), -1
-        for table in _split_tables(rows, sort.limit, state):
+        run_bytes, last = min(wide_bytes(run_bytes, state, sort.limit), sort.limit), -1
+        for table, size in _split_tables(rows, sort.limit, state):
             groups = np.asarray(table.column(KEY_GROUP))
             _refuse_disorder(groups, last)
             begins, last = int(groups[-1]) != last, int(groups[-1])
-            if begins and (sort.size or sort.spilled) and sort.total + table.nbytes >= run_bytes:
+            if begins and (sort.size or sort.spilled) and sort.total + size >= run_bytes:
                 border = int(np.searchsorted(groups, last))
                 if border:
-                    sort.add(table.slice(0, border))
+                    before, table = table.slice(0, border), table.slice(border)
+                    sort.add(before, before.nbytes)
+                    size = table.nbytes
                 yield from sort.finish()
-                table = table.slice(border)
-            sort.add(table)
+            sort.add(table, size)
         yield from sort.finish()
 
 
@@ -104,8 +106,8 @@ def sorted_pieces(
     folder cannot be written.
     """
     with ExternalSort(state, memory_bytes) as sort:
-        for table in _split_tables(rows, sort.limit, state):
-            sort.add(table)
+        for table, size in _split_tables(rows, sort.limit, state):
+            sort.add(table, size)
         is_sorted = sort.spilled
         for piece in sort.finish():
             yield piece if is_sorted else sort_groups(piece, state)
@@ -146,13 +148,13 @@ class ExternalSort:
         """Whether rows are on disk."""
         return bool(self._runs)
 
-    def add(self, rows: pa.Table) -> None:
-        """Add rows in any order."""
-        if self._held and self.size + rows.nbytes > self.limit:
+    def add(self, rows: pa.Table, size_bytes: int) -> None:
+        """Add rows in any order; the caller knows their size, which costs time for each column."""
+        if self._held and self.size + size_bytes > self.limit:
             self._spill()
         self._held.append(rows)
-        self.size += rows.nbytes
-        self.total += rows.nbytes
+        self.size += size_bytes
+        self.total += size_bytes
 
     def finish(self) -> Iterator[pa.Table]:
         """Yield all added rows as ascending pieces; rows can be added again afterwards.
@@ -416,25 +418,27 @@ def gather_batches(batches: Iterable[pa.RecordBatch], table_bytes: int) -> Itera
 
 def _split_tables(
     rows: Iterable[pa.RecordBatch | pa.Table], limit: int, state: KeyedState
-) -> Iterator[pa.Table]:
-    """Yield nonempty tables of at most ``limit`` bytes, or of one row."""
+) -> Iterator[tuple[pa.Table, int]]:
+    """Yield nonempty tables of at most ``limit`` bytes, or of one row, and their sizes."""
     for batch in rows:
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         if not table.num_rows:
             continue
-        if table.nbytes <= limit:
-            yield table
+        size = table.nbytes
+        if size <= limit:
+            yield table, size
             continue
         for part in slices_of(table, limit // 4 + 1):
-            if part.nbytes > ROW_BYTES and part.num_rows == 1:
-                _refuse_row(part, state)
-            yield part
+            size = part.nbytes
+            if size > ROW_BYTES and part.num_rows == 1:
+                _refuse_row(part, size, state)
+            yield part, size
 
 
-def _refuse_row(row: pa.Table, state: KeyedState) -> None:
+def _refuse_row(row: pa.Table, size_bytes: int, state: KeyedState) -> None:
     [entry] = display_rows(row.select([name for name in state.identity if name != MARK]))
     raise InvalidArgumentError(
-        f"the row {entry!s:.200} of {state} has {row.nbytes} bytes, but the limit for a row "
+        f"the row {entry!s:.200} of {state} has {size_bytes} bytes, but the limit for a row "
         f"is {ROW_BYTES}; split its values over several rows, or store them elsewhere"
     )
 

@@ -188,17 +188,22 @@ def report_os_errors(action: str, where: object) -> Iterator[None]:
     except FileNotFoundError as error:
         if action == "read":
             raise
-        raise StorageError(f"cannot {action} {where}: {error}") from error
-    except PermissionError as error:
-        raise StorageError(f"cannot {action} {where}: permission denied") from error
-    except NotADirectoryError as error:
-        raise StorageError(
-            f"cannot {action} {where}: a part of the path is a file, not a folder; check the path"
-        ) from error
+        raise storage_error(error, action, where) from error
     except OSError as error:
-        if error.errno in _FULL:
-            raise StorageError(f"cannot {action} {where}: the disk is full") from error
-        raise StorageError(f"cannot {action} {where}: {error}") from error
+        raise storage_error(error, action, where) from error
+
+
+def storage_error(error: OSError, action: str, where: object) -> StorageError:
+    """Return the StorageError for an error of the file system."""
+    if isinstance(error, PermissionError):
+        return StorageError(f"cannot {action} {where}: permission denied")
+    if isinstance(error, NotADirectoryError):
+        return StorageError(
+            f"cannot {action} {where}: a part of the path is a file, not a folder; check the path"
+        )
+    if error.errno in _FULL:
+        return StorageError(f"cannot {action} {where}: the disk is full")
+    return StorageError(f"cannot {action} {where}: {error}")
 
 
 def put_once(storage: Storage, name: str, data: bytes) -> bool:

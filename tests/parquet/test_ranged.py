@@ -15,12 +15,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from statestore import KeyGroupAssignment, StateStore
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, MalformedManifestError
 from statestore.format.documents import document_bytes
 from statestore.format.manifest import KeyedEntry
-from statestore.parquet.writer import ParquetOptions
+from statestore.parquet.writer import ParquetOptions, first_of_size
+from statestore.snapshot.state_spec import Changes
 from statestore.testing.faults import CountingStorage
 
 ROWS = [{"user": f"user-{i:05}", "n": i, "text": f"{i:x}" * 5} for i in range(6000)]
@@ -201,6 +204,46 @@ def test_row_groups_may_be_tiny(tmp_path: Path, options: dict[str, Any]) -> None
 def test_options_out_of_bounds_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):
         ParquetOptions(**wrong)
+
+
+@given(
+    texts=st.lists(st.sampled_from(["", "x", "x" * 9, "x" * 999]), min_size=2, max_size=60),
+    share=st.floats(0, 1, exclude_max=True),
+    guess=st.integers(-5, 99),
+)
+def test_a_row_group_gets_the_fewest_rows_that_fill_it(
+    texts: list[str], share: float, guess: int
+) -> None:
+    """The result does not depend on the guess from the average size of a row."""
+    batch = pa.record_batch({"text": texts})
+    least = int(batch.nbytes * share)
+    part, size = first_of_size(batch, least, guess)
+    counts = range(1, batch.num_rows + 1)
+    expected = next(count for count in counts if batch.slice(0, count).nbytes >= least)
+    assert (part.num_rows, size) == (expected, part.nbytes)
+
+
+@pytest.mark.parametrize("layout", ["ranged", "partitioned"])
+def test_states_of_many_columns_restore_their_rows(tmp_path: Path, layout: str) -> None:
+    """I7: row groups end by bytes within their key groups, and writes and merges are large."""
+    store = store_in(tmp_path, layout, row_group_bytes=20_000, run_bytes=1000, block_bytes=1000)
+    wide = {"user": [f"user-{number}" for number in range(300)]}
+    wide |= {f"v{number}": list(range(number, number + 300)) for number in range(100)}
+    table = pa.table(wide)
+    with store.snapshot(parallelism=1) as checkpoint:
+        entry = checkpoint.write_keyed("users", "totals", table, key="user", max_parallelism=8)
+    newer = table.slice(7, 3).set_column(1, "v0", pa.array([-1, -2, -3]))
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_changes("users", "totals", Changes(upserts=newer), key="user")
+    expected = pa.concat_tables([table.slice(0, 7), newer, table.slice(10)]).sort_by("user")
+    for parallelism in (1, 3):
+        keyed = store.restore(parallelism=parallelism).keyed("users", "totals")
+        assert keyed.contents(verify=True).rows == 300
+        parts = [keyed.to_arrow(number) for number in range(parallelism)]
+        restored = pa.concat_tables(parts).drop_columns(["key_group"]).sort_by("user")
+        assert restored.equals(expected.cast(restored.schema))
+    assert sum(handle.row_groups for handle in entry.handles) >= 8
+    assert keyed.get({"user": "user-8"})[0]["v0"] == -2
 
 
 def test_a_subtask_without_rows_opens_nothing(tmp_path: Path) -> None:

@@ -72,6 +72,39 @@ def test_it_changes_when_any_one_value_changes(rows: pa.Table, data: Any) -> Non
     assert (rows_digest(changed) == rows_digest(rows)) == same
 
 
+@given(tables(), st.integers(2, 40))
+def test_many_columns_have_the_digest_of_the_definition(rows: pa.Table, times: int) -> None:
+    """I7: columns of one type are hashed together, and each counts with its own name."""
+    columns = {
+        f"{name}-{number}": pa.concat_arrays(
+            [*column.slice(place).chunks, *column.slice(0, place).chunks]
+        )
+        for name, column in zip(rows.column_names, rows.columns, strict=True)
+        for number in range(times)
+        for place in [number % max(rows.num_rows, 1)]
+    }
+    wide = pa.table(columns) if rows.num_rows else pa.table(rows)
+    assert rows_digest(wide) == by_definition(wide)
+    assert rows_digest(wide.slice(1)) == by_definition(wide.slice(1))
+
+
+def test_the_cost_of_few_rows_does_not_grow_with_the_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call for each column would cost more than its values."""
+    calls: list[int] = []
+    mix = digest._mix
+
+    def counting(values: Any) -> Any:
+        calls.append(values.size)
+        return mix(values)
+
+    monkeypatch.setattr(digest, "_mix", counting)
+    for count in (10, 500):
+        row_hashes(pa.record_batch({f"c{number}": [number, 1, 2] for number in range(count)}))
+    assert len(calls) == 6
+
+
 @pytest.mark.parametrize("kind", KEY_KINDS, ids=lambda kind: str(kind.type))
 def test_other_forms_of_one_column_have_one_digest(kind: Kind) -> None:
     """Dictionary encoding, 64-bit offsets and views represent the same values."""

@@ -184,6 +184,20 @@ def test_streams_that_follow_each_other_in_each_key_group_share_the_memory() -> 
     assert most * row_bytes < 1.5 * memory
 
 
+def test_rows_of_many_columns_are_in_few_pieces() -> None:
+    """A piece costs time for each column, so ten times as many columns have larger pieces."""
+    columns = {f"v{number}": pa.array(range(400)) for number in range(320)}
+    keys = {"key_group": pa.array(np.repeat(np.arange(40, dtype=np.int32), 10)), "k": range(400)}
+    pieces = []
+    for values in ({"v": columns["v0"]}, columns):
+        table = pa.table({**keys, **values})
+        schema = schema_of_arrow(table.drop_columns(["key_group"]).schema)
+        state = state_of(schema=schema, namespace=(), entry=(), kind=StateKind.VALUE)
+        run_bytes = table.nbytes // 200
+        pieces.append(len([*key_group_pieces(table.to_batches(10), state, run_bytes, IN_MEMORY)]))
+    assert pieces == [40, 20]
+
+
 def test_rows_that_fit_in_memory_never_use_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,7 +185,8 @@ class EntrySort:
         places = np.arange(self._count, self._count + len(entries)) + (state << self._COUNT_BITS)
         self._count += len(entries)
         columns = [pa.array(groups, pa.int32()), pa.array(places, pa.int64()), entries]
-        self._sort.add(pa.Table.from_arrays(columns, schema=self._SCHEMA))
+        rows = pa.Table.from_arrays(columns, schema=self._SCHEMA)
+        self._sort.add(rows, rows.nbytes)
 
     def runs(self) -> Iterator[EntryRun]:
         """Yield all entries that were added, sorted."""
