@@ -33,8 +33,8 @@ from statestore.rows.fit_columns import fit_table
 from statestore.rows.key_group_runs import (
     ONE_ARRAY_BYTES,
     NullKeys,
-    wide_bytes,
     key_group_column,
+    wide_bytes,
     with_key_group,
     without_groups,
 )

@@ -111,12 +111,17 @@ class Schema:
         """The column names in order."""
         return tuple([field.name for field in self.fields])
 
+    @cached_property
+    def types(self) -> Mapping[str, DataType]:
+        """The type of each column, in order."""
+        return {field.name: field.type for field in self.fields}
+
     def type_of(self, name: str) -> DataType:
         """Return the type of a column; InvalidArgumentError lists the existing columns."""
-        for field in self.fields:
-            if field.name == name:
-                return field.type
-        raise InvalidArgumentError(f"no column {name!r}; the columns are {', '.join(self.names)}")
+        if name not in self.types:
+            columns = ", ".join(self.names)
+            raise InvalidArgumentError(f"no column {name!r}; the columns are {columns}")
+        return self.types[name]
 
     def select(self, names: Iterable[str]) -> Schema:
         """Return the schema with only these columns, in this order."""
@@ -358,7 +363,7 @@ def changed_columns(
     fields, problems = [], []
     for field in stored.fields:
         name = names.get(field.name, field.name)
-        if name not in now.names:
+        if name not in now.types:
             if field.name in fixed:
                 problems.append(f"{field.name!r} is one of the identity columns, and is missing")
             continue
@@ -375,7 +380,7 @@ def changed_columns(
         fields.append(Field(name, data_type))
     if problems:
         raise change.refusal(", and ".join(problems))
-    kept = [field.name for field in fields]
+    kept = {field.name for field in fields}
     added = tuple([field for field in now.fields if field.name not in kept])
     gone = [field for field in stored.fields if names.get(field.name, field.name) not in kept]
     change.refuse_guess([field for field in gone if field.name not in dropped], added)
@@ -393,7 +398,7 @@ class _Change:
         self, renamed: Mapping[str, str], dropped: Collection[str], fixed: Collection[str]
     ) -> dict[str, str]:
         """Return the new names of the stored columns that are not renamed yet."""
-        stored, now = self._stored.names, self._now.names
+        stored, now = self._stored.types, self._now.types
         for name in dropped:
             if name in now:
                 raise self._change_error(f"dropped names {name!r}, but the rows still have it")
@@ -457,7 +462,7 @@ def common_columns(own: Schema, other: Schema) -> Schema:
     """
     fields = []
     for field in own.fields:
-        if field.name in other.names:
+        if field.name in other.types:
             common = common_type(field.type, other.type_of(field.name))
             fields.append(field if common is None else Field(field.name, common))
     return Schema(tuple(fields))

@@ -384,10 +384,10 @@ def _state_columns(spec: StateSpec, schema: Schema, stored: KeyedState | None) -
     Raises InvalidArgumentError for a reserved name, and for an identity column that the rows lack.
     """
     first = [name for names in spec.columns for name in names]
-    known = stored.schema.names if stored else ()  # older releases accepted a reserved name
+    known = stored.schema.types if stored else {}  # older releases accepted a reserved name
     refuse_reserved([name for name in (*first, *schema.names) if name not in known], str(spec))
     for name in first:
-        if name not in schema.names:
+        if name not in schema.types:
             raise InvalidArgumentError(
                 f"{spec}: no column {name!r}; the columns are {', '.join(schema.names)}"
             )
