@@ -124,6 +124,10 @@ class SeenCheckpoints:
         self._known: tuple[bytes, Manifest] | None = None
         self.newest: tuple[str, int] | None = None
         """The store's id and the newest checkpoint's; None if no store was listed yet."""
+        self.own: tuple[str, int] | None = None
+        """The token of this writer's claim, and the newest checkpoint, which it committed last.
+
+        None if it did not commit the newest checkpoint, or if that is unknown."""
 
     def see(self, store_id: str, newest: int) -> None:
         """Remember the newest id of a store; a replaced store is not remembered."""
@@ -254,6 +258,21 @@ class Catalog:
         """
         manifests, tombstones, newest = self._grown_ids()
         return tuple(sorted(manifests - tombstones)), newest
+
+    def newest_own(self, token: str) -> int | None:
+        """Return the newest checkpoint's id if the claim with this token committed it, or None.
+
+        ``token`` is of a claim that is the newest one of the store. The cost does not depend on the
+        number of checkpoints. ``fence.py`` explains why no listing is needed.
+        """
+        own = self.seen.own
+        if own is None or own[0] != token or self.seen.newest != (self.store_id, own[1]):
+            return None
+        try:
+            self.storage.size(manifest_path(own[1]))
+        except FileNotFoundError:  # an older copy of the store was put back
+            return None
+        return own[1]
 
     def next_id(self) -> int:
         """Return the id of the next checkpoint: one more than the greatest id ever used.
@@ -420,7 +439,9 @@ class Catalog:
                 raise
             self.storage.sync([name])
 
-    def refuse_taken(self, checkpoint_id: int, observed_newest_id: int | None = None) -> None:
+    def refuse_taken(
+        self, checkpoint_id: int, observed_newest_id: int | None = None, token: str = ""
+    ) -> None:
         """Raise CommitConflictError if the id or a greater one is taken.
 
         It is called before tables are published: a checkpoint that could not be committed, or would
@@ -429,9 +450,11 @@ class Catalog:
         ``observed_newest_id`` is the newest id of the store when the checkpoint began, on which its
         contents build. If a newer checkpoint exists by now, with any id, the new checkpoint would
         lack its changes. The same error is raised if the store was replaced by an older copy, which
-        lacks an id that this process has seen.
+        lacks an id that this process has seen. ``token`` is of the store's newest claim, if this
+        writer has it; see :meth:`newest_own`.
         """
-        manifests, tombstones, newest = self._grown_ids()
+        own = self.newest_own(token)
+        manifests, tombstones, newest = self._grown_ids() if own is None else ({own}, set(), own)
         if checkpoint_id in tombstones:
             raise self._expired_error(checkpoint_id)
         if observed_newest_id is not None and newest > observed_newest_id:

@@ -32,6 +32,12 @@ The late writer does not report success either. It checks for a successor after 
 because the successor's checkpoints may lack the late checkpoint's contents. A successor that claims
 after that check finds the late checkpoint.
 
+**Why a writer does not list all checkpoints for its next one.** The checkpoint that a writer has
+committed is the newest one as long as its claim is the newest. A successor claims before it
+commits, and the id of a late checkpoint is not greater. So a writer that has checked its claim only
+looks whether its last checkpoint still exists: an older copy of the store, which was put back,
+lacks it. For its first checkpoint, and after a put that failed, a writer lists all checkpoints.
+
 **The document.** A claim is one small document per generation. It is put once and never changed.
 docs/FORMAT.md describes it. The newest claim also has the store's writer version, which every
 writer must know. It is the format version of the claim itself, so an older release refuses to claim
@@ -270,6 +276,23 @@ class Fence:
         mine, document = self._own_claim()
         if mine is not None and self._is_replaced(mine, document):
             raise self._replaced_error(mine)
+
+    def current_token(self) -> str:
+        """Return the token of this writer's claim; empty if it has none, or was replaced.
+
+        It costs the requests of :meth:`check`.
+        """
+        mine, document = self._own_claim()
+        if mine is None or self._process != os.getpid() or self._is_replaced(mine, document):
+            return ""
+        return mine.token
+
+    @property
+    def token(self) -> str:
+        """The token of this writer's claim, which must be made."""
+        claim, _ = self._own_claim()
+        assert claim is not None, "claim() must be called first"
+        return claim.token
 
     def check_after_put(self, checkpoint_id: int) -> None:
         """Raise LateCommitError if a newer generation was claimed before a checkpoint was put.

@@ -340,5 +340,7 @@ class _UncheckedCatalog(Catalog):
     def __init__(self, catalog: Catalog) -> None:
         super().__init__(catalog.storage, catalog.store_id, seen=catalog.seen)
 
-    def refuse_taken(self, checkpoint_id: int, observed_newest_id: int | None = None) -> None:
+    def refuse_taken(
+        self, checkpoint_id: int, observed_newest_id: int | None = None, token: str = ""
+    ) -> None:
         """Check nothing: the id was claimed, and put-if-absent still protects it."""

@@ -101,7 +101,9 @@ def _check_fence(pending: PendingCheckpoint) -> None:
     """Raise CommitConflictError if this checkpoint may no longer be committed."""
     with pending.measuring.phase("check"):
         pending.fence.check()
-        pending.catalog.refuse_taken(pending.checkpoint_id, pending.observed_newest_id)
+        pending.catalog.refuse_taken(
+            pending.checkpoint_id, pending.observed_newest_id, pending.fence.token
+        )
 
 
 def _settle(pending: PendingCheckpoint) -> None:
@@ -379,8 +381,11 @@ def _put(pending: PendingCheckpoint, manifest: Manifest) -> Manifest:
         pending.background.give_away(pending.adopted)
     try:
         with measuring.phase("put"):
+            seen, number = pending.catalog.seen, manifest.checkpoint_id
+            seen.own = None
             pending.catalog.commit(manifest)
-            pending.fence.check_after_put(manifest.checkpoint_id)
+            pending.fence.check_after_put(number)
+            seen.own = pending.fence.token, number
     except InvalidArgumentError as refused:  # nothing was put
         abandon(pending, refused)
         raise

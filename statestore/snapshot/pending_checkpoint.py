@@ -87,19 +87,26 @@ class PriorCheckpoints:
         self._catalog, self._operators = catalog, operators
         self._read: list[Manifest] = []
         self._loaded: dict[int, Manifest] = {}
+        self._own: int | None = None
+        self._unread: list[int] = []
+        self._are_all_listed = False
 
     @cached_property
     def _listed(self) -> tuple[tuple[int, ...], int]:
         return self._catalog.visible_and_newest()
 
-    @cached_property
-    def _unread(self) -> list[int]:
-        return list(self._listed[0])
+    def begin(self, token: str) -> None:
+        """Find the newest checkpoint; ``token`` is of the store's newest claim, this writer's."""
+        self._own = self._catalog.newest_own(token)
+        self._unread = [] if self._own is None else [self._own]
 
     @property
     def newest_id(self) -> int:
-        """The greatest id ever used, 0 if there is none; the first call lists the checkpoints."""
-        return self._listed[1]
+        """The greatest id ever used, 0 if there is none.
+
+        The first call lists the checkpoints, unless this writer committed the newest one.
+        """
+        return self._listed[1] if self._own is None else self._own
 
     def load(self, checkpoint: int | str) -> Manifest:
         """Return a manifest as :meth:`Catalog.checkpoint` does; one given by number is cached."""
@@ -120,7 +127,7 @@ class PriorCheckpoints:
 
         Raises MalformedManifestError if it cannot be read.
         """
-        visible = self._listed[0]
+        visible = self._listed[0] if self._own is None else (self._own,)
         return self._load_listed(visible[-1]) if visible else None
 
     def before(self) -> Manifest | None:
@@ -181,7 +188,11 @@ class PriorCheckpoints:
 
     def _manifests(self) -> Iterator[Manifest]:
         yield from self._read
-        while self._unread:
+        while self._unread or not self._are_all_listed:
+            if not self._unread:
+                self._unread = [number for number in self._listed[0] if number != self._own]
+                self._are_all_listed = True
+                continue
             manifest = self._load(self._unread.pop())
             if manifest is not None:
                 self._read.append(manifest)

@@ -597,7 +597,7 @@ def begin(
     if own is not None:
         # Before the claim: neither a committed batch nor an impossible id is a reason to fence an
         # active writer.
-        done = _find_committed(catalog, own)
+        done = _find_committed(catalog, own, fence.current_token())
         if done is not None:
             return _committed(attempt, done)
     if checkpoint_id is not None and made_of is None:
@@ -659,12 +659,13 @@ def _claim_id(
 ) -> Manifest | tuple[Claim, int]:
     """Return the claim and the checkpoint's number, or the checkpoint that contains the batch."""
     claim = fence.claim(announce=made_of is not None)
-    # The one listing of this snapshot: later checkpoints of other writers are conflicts.
+    # The one look for the newest: later checkpoints of other writers are conflicts.
+    history.begin(claim.token)
     free = max(history.newest_id + 1, claim.announced_id)
     if made_of is not None:
         catalog.refuse_taken(free if checkpoint_id is None else checkpoint_id, observed_newest_id)
     # Search again: the fenced writer may have committed the batch before the claim.
-    done = None if batch is None else _find_committed(catalog, batch)
+    done = None if batch is None else _find_committed(catalog, batch, claim.token)
     if done is not None:
         return done
     if checkpoint_id is None:
@@ -684,11 +685,17 @@ def _parallelism(parallelism: int | None, graph: JobGraph | None) -> int:
     return max(node.parallelism for node in graph.nodes)
 
 
-def _find_committed(catalog: Catalog, batch: Batch) -> Manifest | None:
+def _find_committed(catalog: Catalog, batch: Batch, token: str) -> Manifest | None:
     """Return a checkpoint that contains the batch, or None.
 
-    Raises CommitConflictError if the batch number belongs to a different checkpoint.
+    ``token`` is of this writer's claim, if that is the store's newest one. Raises
+    CommitConflictError if the batch number belongs to a different checkpoint.
     """
+    own = catalog.newest_own(token)
+    if own is not None and batch.job:
+        record = (catalog.load_header(own).batches or {}).get(batch.job)
+        if record is None or record.number < batch.number:
+            return None
     visible, _ = catalog.visible_and_newest()
     manifest = (_find_by_record if batch.job else _find_by_id)(catalog, batch, visible)
     if manifest is None:

@@ -118,7 +118,7 @@ def broken_put(patch: pytest.MonkeyPatch) -> None:
 def broken_base(patch: pytest.MonkeyPatch) -> None:
     """A snapshot is committed although its base is no longer the newest checkpoint."""
     real = Catalog.refuse_taken
-    patch.setattr(Catalog, "refuse_taken", lambda self, number, seen=None: real(self, number))
+    patch.setattr(Catalog, "refuse_taken", lambda self, number, *_: real(self, number))
 
 
 def broken_claim(patch: pytest.MonkeyPatch) -> None:
