@@ -98,6 +98,21 @@ def sql_hashes(columns: Sequence[pa.Array], names: Sequence[str]) -> Hashes:
     return finish(h ^ offset.astype(np.uint32))
 
 
+def words_hashes(
+    content: npt.NDArray[np.uint8], starts: _I64s, lengths: _I64s
+) -> npt.NDArray[np.int32]:
+    """Return ``BinaryRowData.hashCode()`` of rows of whole words, given where their bytes are."""
+    if len(content) < 8:  # all rows are empty
+        content = np.zeros(8, np.uint8)
+    hashes = np.empty(len(starts), np.int32)
+    for first in range(0, len(starts), _ROWS_AT_A_TIME):
+        some = slice(first, first + _ROWS_AT_A_TIME)
+        h = np.full(len(starts[some]), 42, np.uint32)
+        h = _absorb_bytes(h, content, starts[some], lengths[some])
+        hashes[some] = finish(h ^ lengths[some].astype(np.uint32)).view(np.int32)
+    return hashes
+
+
 def _header(columns: Sequence[pa.Array]) -> list[_U64s]:
     """Return the null bits in words of 64: bit i + 8 for column i, after the row kind 0."""
     rows, count = len(columns[0]), len(columns)
@@ -195,6 +210,16 @@ def _decimal(array: pa.Array, sql_type: SqlType) -> _Field:
     unscaled = np.where(nulls[:, None], np.uint64(0), fixed_width(array, np.dtype(("<u8", 2))))
     if not sql_type.reserved:
         return _Field(unscaled[:, 0], None, 0, None)
+    digits, lengths = minimal_digits(unscaled)
+    size = np.where(nulls, 0, lengths).astype(np.uint64)
+    return _Field(size, np.ones(len(array), np.bool_), 16, digits.view("<u4"))
+
+
+def minimal_digits(unscaled: _U64s) -> tuple[npt.NDArray[np.uint8], _I64s]:
+    """Return ``BigInteger.toByteArray`` of numbers, followed by zeros, and their lengths.
+
+    ``unscaled`` has the low and the high word of each number.
+    """
     big_endian = np.ascontiguousarray(unscaled).view(np.uint8).reshape(-1, 16)[:, ::-1]
     sign = big_endian[:, :1] >> 7
     # Drop leading bytes that only repeat the sign, but keep the last byte.
@@ -202,9 +227,7 @@ def _decimal(array: pa.Array, sql_type: SqlType) -> _Field:
     left_out = np.minimum.accumulate(repeats, axis=1).sum(axis=1)
     positions = np.arange(16) + left_out[:, None]
     kept = np.take_along_axis(big_endian, np.minimum(positions, 15), axis=1) * (positions < 16)
-    words = np.ascontiguousarray(kept.astype(np.uint8)).view("<u4")
-    size = np.where(nulls, 0, 16 - left_out).astype(np.uint64)
-    return _Field(size, np.ones(len(array), np.bool_), 16, words)
+    return np.ascontiguousarray(kept.astype(np.uint8)), 16 - left_out
 
 
 def _timestamp(array: pa.Array, sql_type: SqlType) -> _Field:
@@ -253,7 +276,13 @@ def _absorb_tail(h: Hashes, words: Any) -> Hashes:
         for index in range(words.shape[1]):
             h = absorb(h, words[:, index])
         return h
-    content, starts, lengths = words
+    return _absorb_bytes(h, *words)
+
+
+def _absorb_bytes(
+    h: Hashes, content: npt.NDArray[np.uint8], starts: _I64s, lengths: _I64s
+) -> Hashes:
+    """Absorb bytes of each row; ``content`` has eight bytes from the start of each word."""
     longs = np.ndarray(len(content) - 7, "<u8", content, strides=(1,))
     offset = 0
     rows = np.flatnonzero(lengths)

@@ -21,12 +21,14 @@ from statestore.errors import DamagedFileError
 from statestore.interop.flink import export_savepoint, open_savepoint
 from statestore.interop.flink.importing.probes import probe_keys
 from statestore.interop.flink.metadata.java_binary import Reader
+from statestore.interop.flink.metadata.logical_types import key_logical_type
 from statestore.interop.flink.options import FlinkTarget
-from statestore.interop.flink.types.byte_cursor import piece_array
+from statestore.interop.flink.types.byte_cursor import Cursor, Spans, piece_array
 from statestore.interop.flink.types.java_types import Scalar
 from statestore.interop.flink.types.key_recipes import recipe_hash_codes
 from statestore.interop.flink.types.kryo_objects import read_text_bytes
 from statestore.interop.flink.types.scala_types import CaseClassType
+from statestore.interop.flink.types.sql_types import RowDataType
 from statestore.keys.arrow import key_groups_of_hashes
 from tests.interop.flink.written import written_savepoint
 
@@ -86,6 +88,22 @@ def test_a_broadcast_state_is_encoded_and_proven_once_for_all_subtasks(
     assert [copy.subtask for copy in copies] == list(range(34))
     assert {copy.raw.data.tobytes() for copy in copies} == {copies[0].raw.data.tobytes()}
     assert copies[0].count() == RULES
+
+
+def test_rows_of_flink_sql_are_encoded_and_hashed_together() -> None:
+    columns = tuple(map(key_logical_type, ("STRING", "BIGINT", "DECIMAL(38, 2)", "TIMESTAMP(6)")))
+    row = RowDataType(columns, (Scalar("Long"),) * len(columns), is_key=True)
+    names = pa.array([f"the name of customer {number}" for number in range(RULES)])
+    numbers = pa.array(range(RULES))
+    times, prices = numbers.cast(pa.timestamp("us")), numbers.cast(pa.decimal128(38, 2))
+    kinds = pa.array([0] * RULES, pa.int8())
+    rows = pa.StructArray.from_arrays(
+        [kinds, names, numbers, prices, times], fields=list(row.arrow_type())
+    )
+    assert count_calls(lambda: row.write(rows)) < RULES
+    spans = Spans.from_array(row.write(rows), "rows")
+    cursor = Cursor(spans, spans.starts, spans.ends)
+    assert count_calls(lambda: row.key_groups(cursor)(128)) < RULES
 
 
 def test_equal_keys_prove_a_recipe_once(tmp_path: Path) -> None:

@@ -9,9 +9,7 @@ timestamps of more than three fractional digits, are stored in the variable-leng
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from decimal import Context, Decimal
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink.metadata.java_binary import big_integer
 from statestore.interop.flink.metadata.logical_types import (
     EXACT_IN_MILLIS,
     INSTANT,
@@ -32,16 +29,28 @@ from statestore.interop.flink.metadata.logical_types import (
     sql_type,
 )
 from statestore.interop.flink.types.byte_cursor import (
+    BYTES,
     Bytes,
     Cursor,
     Places,
     Rows,
     Spans,
+    join_parts,
     list_offsets,
     piece_array,
     scatter,
 )
-from statestore.interop.flink.types.column_bytes import refuse_repeated
+from statestore.interop.flink.types.column_bytes import (
+    EMPTY,
+    find_valid,
+    join_runs,
+    list_lengths,
+    matrix_bytes,
+    refuse_nulls,
+    refuse_repeated,
+)
+from statestore.keys.arrow import minimal_digits
+from statestore.rows.digests import decimal_words
 
 _HEADER_BITS = 8
 _WORD = 8
@@ -51,13 +60,13 @@ COMPACT_DIGITS = 18
 """The highest precision of a decimal that Flink SQL stores as a number of eight bytes."""
 
 _MILLIS_PER_DAY = 86_400_000
+_MOST_SECONDS = (1 << 63) // 1000 - 1
 _NUMBERS = {root.root: root.number for root in SQL_ROOTS.values() if root.number}
 _TEXTS = ("CHAR", "VARCHAR")
 _ARRAYS = ("BINARY", "VARBINARY")  # byte[] in Java, which compares arrays by identity
 _BYTES = (*_TEXTS, *_ARRAYS)
 _ROWS = ("ROW", "STRUCTURED_TYPE")
 _NESTED = (*_ROWS, "ARRAY", "MAP", "MULTISET")
-_EXACT = Context(prec=80)
 
 
 class _RowCursor(Cursor):
@@ -244,24 +253,54 @@ def _decode_decimals(
     column: LogicalType, words: Bytes, nulls: Rows, within: _RowCursor
 ) -> pa.Array:
     if column.precision <= COMPACT_DIGITS:
-        values = _to_native(words, "<i8").tolist()
-    else:
-        raw = _slice_bytes(words, nulls, within, can_be_inline=False).to_pylist()
-        values = [int.from_bytes(data, "big", signed=True) for data in raw]
-    unscaled = [None if null else value for value, null in zip(values, nulls, strict=True)]
-    return build_decimals(column, unscaled, within)
+        return build_decimals(column, _to_native(words, "<i8"), nulls, within)
+    digits = _slice_bytes(words, nulls, within, can_be_inline=False)
+    return build_decimals(column, read_digits(digits), nulls, within)
 
 
-def build_decimals(column: LogicalType, unscaled: list[int | None], within: Cursor) -> pa.Array:
-    """Return decimals from whole numbers; DamagedFileError for one with too many digits."""
-    decimals = [
-        None if value is None else Decimal(value).scaleb(-column.scale, _EXACT)
-        for value in unscaled
-    ]
+def build_decimals(
+    column: LogicalType, unscaled: npt.NDArray[Any], nulls: Rows, within: Cursor
+) -> pa.Array:
+    """Return decimals from whole numbers; DamagedFileError for one with too many digits.
+
+    The numbers are 64-bit integers, or the result of :func:`read_digits`.
+    """
+    if unscaled.ndim == 1:
+        unscaled = np.stack([unscaled, unscaled >> 63], axis=1).view(np.uint64)
+    words = np.ascontiguousarray(np.where(nulls[:, np.newaxis], np.uint64(0), unscaled))
+    # Arrow does not notice that the least number of 128 bits has too many digits.
+    words[:, 0] |= words[:, 1] == np.uint64(1 << 63)
+    validity = pa.array(~nulls).buffers()[1]
+    decimals = pa.Array.from_buffers(sql_type(column), len(nulls), [validity, pa.py_buffer(words)])
     try:
-        return pa.array(decimals, sql_type(column))
+        decimals.validate(full=True)
     except pa.ArrowInvalid as error:
         raise within.error(f"a decimal has too many digits ({error})", 0) from error
+    return decimals
+
+
+_DIGIT_BYTES = 16
+
+
+def read_digits(digits: pa.Array) -> npt.NDArray[np.uint64]:
+    """Return the low and the high word of big-endian numbers of any length.
+
+    A number of more than 128 bits becomes one with too many digits for every decimal.
+    """
+    spans = Spans.from_array(digits.cast(BYTES), "")
+    lengths = spans.ends - spans.starts
+    content = np.concatenate([spans.data, np.zeros(1, np.uint8)])
+    is_negative = (lengths > 0) & (content[spans.starts] >= 0x80)
+    sign = np.where(is_negative, 0xFF, 0).astype(np.uint8)[:, np.newaxis]
+    place = np.arange(_DIGIT_BYTES)
+    places = np.maximum(spans.ends[:, np.newaxis] - 1 - place, 0)
+    little = np.where(place < lengths[:, np.newaxis], content[places], sign)
+    words = np.ascontiguousarray(little).view("<u8")
+    for row in np.flatnonzero(lengths > _DIGIT_BYTES).tolist():
+        number = int.from_bytes(content[spans.starts[row] : spans.ends[row]], "big", signed=True)
+        if not -(1 << 127) <= number < 1 << 127:
+            words[row] = 1, 1 << 63
+    return words
 
 
 def _locate(words: Bytes, nulls: Rows, within: _RowCursor) -> tuple[Places, Places]:
@@ -318,168 +357,211 @@ def build_timestamps(column: LogicalType, millis: Places, nano: Places, nulls: R
     return pa.array(millis * 1000 + nano // 1000, pa.int64(), mask=nulls).cast(data_type)
 
 
-class _OutOfLine(bytes):
-    """A value that is never stored inline, even if it is short: a row, array, map or raw value."""
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """The words of a column, and the longer data that follow the words of a row or array.
+
+    ``tails`` are whole words of data for each value, which may be empty; None if no value has any.
+    The offset of the data is still to be added to the words in ``is_pointer``.
+    """
+
+    words: npt.NDArray[np.uint64]
+    tails: pa.Array | None = None
+    is_pointer: Rows | None = None
+
+    def placed(self, offsets: Places) -> npt.NDArray[np.uint64]:
+        """Return the words of values whose data begin at some offsets within their row."""
+        if self.is_pointer is None:
+            return self.words
+        shifted = offsets.astype(np.uint64) << np.uint64(32)
+        return self.words | np.where(self.is_pointer, shifted, np.uint64(0))
+
+    def tail_sizes(self) -> Places:
+        """Return the number of bytes of each value's data."""
+        if self.tails is None:
+            return np.zeros(len(self.words), np.int64)
+        sizes: Places = pc.binary_length(self.tails).to_numpy().astype(np.int64)
+        return sizes
 
 
 def encode_rows(
     columns: tuple[LogicalType, ...], rows: pa.Array, *, are_keys: bool = False
-) -> list[bytes]:
+) -> pa.Array:
     """Return the bytes of rows in the layout of ``BinaryRowWriter``, without their lengths.
 
     In keys, a null of a type that does not fit into a word reserves the bytes of a value.
     """
+    refuse_nulls(rows)
     kinds, *fields = rows.flatten()
-    values = [to_plain_values(column, field) for column, field in zip(columns, fields, strict=True)]
-    row_values = zip(*values, strict=True) if values else ((),) * len(rows)
-    reserved = [_reserved_bytes(column) if are_keys else 0 for column in columns]
-    return [
-        _encode_row(columns, reserved, row_kind, row)
-        for row_kind, row in zip(kinds.to_pylist(), row_values, strict=True)
-    ]
+    refuse_nulls(kinds)
+    head = np.zeros((len(rows), _header_width(len(columns))), np.uint8)
+    head[:, 0] = kinds.to_numpy().astype(np.uint8)
+    offsets = np.full(len(rows), head.shape[1] + _WORD * len(columns))
+    words, tails = np.zeros((len(rows), len(columns)), "<u8"), list[pa.Array]()
+    for index, (column, field) in enumerate(zip(columns, fields, strict=True)):
+        bit = _HEADER_BITS + index
+        head[:, bit // 8] |= _find_nulls(field).astype(np.uint8) << np.uint8(bit % 8)
+        slots = _encode_column(column, field, are_keys=are_keys)
+        words[:, index] = slots.placed(offsets)
+        if slots.tails is not None:
+            offsets += slots.tail_sizes()
+            tails.append(slots.tails)
+    fixed = matrix_bytes(np.concatenate([head, words.view(np.uint8)], axis=1))
+    return join_parts(fixed, *tails) if tails else fixed
 
 
-def encode_collections(column: LogicalType, values: pa.Array) -> list[bytes]:
+def encode_collections(column: LogicalType, values: pa.Array) -> pa.Array:
     """Return the bytes of arrays, maps or multisets that are not part of a row.
 
     None of them may be null.
     """
-    return list(_encode_valid(column, values))
+    return _encode_valid(column, values)
 
 
-def _reserved_bytes(column: LogicalType) -> int:
-    """Return how many bytes of variable-length data a null reserves."""
+def _find_nulls(array: pa.Array) -> Rows:
+    nulls: Rows = array.is_null().to_numpy(zero_copy_only=False)
+    return nulls
+
+
+def _encode_column(column: LogicalType, field: pa.Array, *, are_keys: bool = False) -> _Slots:
+    """Return the words of a column's values; a null is a word of zeros."""
     if column.root == "DECIMAL":
-        return 2 * _WORD if column.precision > COMPACT_DIGITS else 0
-    is_long = column.root.startswith("TIMESTAMP") and column.precision > EXACT_IN_MILLIS
-    return _WORD if is_long else 0
-
-
-def to_plain_values(column: LogicalType, field: pa.Array) -> list[Any]:
-    """Return values as the numbers or bytes that a row contains.
-
-    A decimal is its unscaled number. A timestamp of more than three fractional digits is a pair:
-    milliseconds since 1970, and nanoseconds of the millisecond.
-    """
-    if column.root == "DECIMAL":
-        scaled = (
-            None if value is None else value.scaleb(column.scale, _EXACT)
-            for value in field.to_pylist()
-        )
-        return [None if value is None else int(value) for value in scaled]
-    if column.root in _NESTED:
-        return _to_plain_nested(column, field)
-    if column.root in OUT_OF_LINE:
-        return [None if value is None else _OutOfLine(value) for value in field.to_pylist()]
-    if column.root in _BYTES:
-        return list(field.cast(pa.binary()).to_pylist())
+        digits = unscaled_words(column, field)
+        if column.precision <= COMPACT_DIGITS:
+            return _Slots(digits[:, 0])
+        kept, lengths = minimal_digits(digits)
+        return _encode_reserved(kept, lengths.astype(np.uint64), _find_nulls(field), are_keys)
     if column.root.startswith("TIMESTAMP") and column.precision > EXACT_IN_MILLIS:
-        if field.type == INSTANT:
-            pairs = (
-                (value["second"], value["nano"]) if value else None for value in field.to_pylist()
-            )
-        else:
-            micros = field.cast(pa.int64()).to_pylist()
-            pairs = (
-                None if micro is None else (micro // 1_000_000, micro % 1_000_000 * 1000)
-                for micro in micros
-            )
-        return [
-            None if pair is None else (pair[0] * 1000 + pair[1] // 1_000_000, pair[1] % 1_000_000)
-            for pair in pairs
-        ]
+        millis, nanos = split_timestamps(field)
+        words = millis.astype("<i8").view(np.uint8).reshape(-1, _WORD)
+        return _encode_reserved(words, nanos.astype(np.uint64), _find_nulls(field), are_keys)
+    if column.root in _NESTED:
+        valid = find_valid(field)
+        return _encode_bytes(scatter(_encode_valid(column, field.filter(field.is_valid())), valid))
+    if column.root in OUT_OF_LINE:
+        return _encode_bytes(field.cast(BYTES))
+    if column.root in _BYTES:
+        return _encode_bytes(field.cast(BYTES), can_be_inline=True)
+    return _Slots(_encode_numbers(column, field))
+
+
+def _encode_numbers(column: LogicalType, field: pa.Array) -> npt.NDArray[np.uint64]:
     if pa.types.is_temporal(field.type):
-        width = pa.int64() if field.type.bit_width == _WORD * 8 else pa.int32()
-        field = field.cast(width)
-    return list(field.to_pylist())
+        field = field.cast(pa.int64() if field.type.bit_width == _WORD * 8 else pa.int32())
+    if pa.types.is_boolean(field.type):
+        field = field.cast(pa.int8())
+    dtype = np.dtype("i1" if column.root == "BOOLEAN" else _NUMBERS.get(column.root, "<i8"))
+    numbers = field.fill_null(0).to_numpy(zero_copy_only=False).astype(dtype)
+    words = np.zeros((len(field), _WORD), np.uint8)
+    words[:, : dtype.itemsize] = numbers.view(np.uint8).reshape(-1, dtype.itemsize)
+    return words.view("<u8").reshape(-1)
 
 
-def _to_plain_nested(column: LogicalType, field: pa.Array) -> list[Any]:
-    validity = field.is_valid().to_pylist()
-    encoded = _encode_valid(column, field.filter(field.is_valid()))
-    return [_OutOfLine(next(encoded)) if is_valid else None for is_valid in validity]
+def _encode_reserved(
+    data: npt.NDArray[np.uint8], lower: npt.NDArray[np.uint64], nulls: Rows, are_keys: bool
+) -> _Slots:
+    """Return values of a fixed size that follow the words; in keys nulls have the same size."""
+    if not bool(nulls.any()):
+        return _Slots(lower, matrix_bytes(data), ~nulls)
+    zeros = np.zeros(1, np.uint8)
+    tails = matrix_bytes(np.where(nulls[:, np.newaxis], zeros, data))
+    words = np.where(nulls, np.uint64(0), lower)
+    if are_keys:
+        return _Slots(words, tails, np.ones(len(nulls), np.bool_))
+    return _Slots(words, pc.if_else(pa.array(nulls), EMPTY, tails), ~nulls)
 
 
-def _encode_valid(column: LogicalType, values: pa.Array) -> Iterator[bytes]:
+_PADDING = pa.array([bytes(count) for count in range(_WORD)], BYTES)
+_LOW_BYTES = np.array([(1 << 8 * size) - 1 for size in range(_WORD)], np.uint64)
+
+
+def _encode_bytes(values: pa.Array, *, can_be_inline: bool = False) -> _Slots:
+    """Return bytes, each followed by zeros up to a whole word; short ones may be in their word."""
+    nulls = _find_nulls(values)
+    known = values.fill_null(EMPTY)
+    spans = Spans.from_array(known, "")
+    lengths = spans.ends - spans.starts
+    inline = (lengths <= _MOST_INLINE) & can_be_inline & ~nulls
+    words = np.where(nulls, 0, lengths).astype(np.uint64)
+    if bool(inline.any()):
+        content = np.concatenate([spans.data, np.zeros(_WORD, np.uint8)])
+        every = np.ndarray((len(content) - _WORD + 1,), "<u8", content, strides=(1,))
+        sizes = lengths[inline]
+        tag = (sizes.astype(np.uint64) | np.uint64(_INLINE)) << np.uint64(56)
+        words[inline] = every[spans.starts[inline]] & _LOW_BYTES[sizes] | tag
+    is_pointer = ~(inline | nulls)
+    if not bool(is_pointer.any()):
+        return _Slots(words)
+    padded = join_parts(known, _PADDING.take(pa.array(-lengths % _WORD)))
+    if not bool(is_pointer.all()):
+        padded = pc.if_else(pa.array(is_pointer), padded, EMPTY)
+    return _Slots(words, padded, is_pointer)
+
+
+def unscaled_words(column: LogicalType, field: pa.Array) -> npt.NDArray[np.uint64]:
+    """Return the low and the high word of each decimal's unscaled number; zeros for null."""
+    exact = field.cast(pa.decimal128(38, column.scale))
+    words = decimal_words(exact).reshape(-1, 2)
+    return np.where(_find_nulls(field)[:, np.newaxis], np.uint64(0), words)
+
+
+def split_timestamps(field: pa.Array) -> tuple[Places, Places]:
+    """Return milliseconds since 1970, and nanoseconds of the millisecond; zeros for null."""
+    if field.type == INSTANT:
+        second, nano = (
+            part.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+            for part in field.flatten()
+        )
+        if bool((np.abs(second) > _MOST_SECONDS).any()):
+            raise UnsupportedTypeError("a timestamp is outside of the range of Flink's timestamps")
+        return second * 1000 + nano // 1_000_000, nano % 1_000_000
+    micros = field.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return micros // 1000, micros % 1000 * 1000
+
+
+def _encode_valid(column: LogicalType, values: pa.Array) -> pa.Array:
     """Return the bytes of rows, arrays or maps, none of which is null."""
     if column.root in _ROWS:
-        return iter(encode_rows(column.children, values))
+        return encode_rows(column.children, values)
+    counts = list_lengths(values)
     if column.root == "ARRAY":
-        return iter(_encode_arrays(column.children[0], values.flatten(), values.offsets))
+        return _encode_arrays(column.children[0], values.flatten(), counts)
     key, value = entry_types(column)
     first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
     keys, items = (side.slice(first, last - first) for side in (values.keys, values.items))
     if key.root not in _ARRAYS:
         refuse_repeated(values, keys, "a map has the key")
-    pairs = zip(
-        _encode_arrays(key, keys, values.offsets),
-        _encode_arrays(value, items, values.offsets),
-        strict=True,
-    )
-    return (
-        len(key_bytes).to_bytes(4, "little") + key_bytes + value_bytes
-        for key_bytes, value_bytes in pairs
+    key_bytes = _encode_arrays(key, keys, counts)
+    sizes = pc.binary_length(key_bytes).to_numpy().astype("<u4")
+    return join_parts(
+        matrix_bytes(sizes.view(np.uint8).reshape(-1, 4)),
+        key_bytes,
+        _encode_arrays(value, items, counts),
     )
 
 
-def _encode_arrays(element: LogicalType, values: pa.Array, offsets: pa.Array) -> list[bytes]:
-    """Return the bytes of arrays in the layout of ``BinaryArrayWriter``."""
-    plain, edges = to_plain_values(element, values), offsets.to_pylist()
-    first = edges[0]
-    return [
-        _encode_array(element, plain[start - first : stop - first])
-        for start, stop in pairwise(edges)
+def _encode_arrays(element: LogicalType, values: pa.Array, counts: Places) -> pa.Array:
+    """Return the bytes of arrays of ``counts`` elements in the layout of ``BinaryArrayWriter``."""
+    width, edges = _element_width(element), np.concatenate([[0], np.cumsum(counts)])
+    array = np.repeat(np.arange(len(counts)), counts)
+    number = np.arange(len(values)) - edges[array]
+    bit_sizes = (counts + 31) // 32 * 4
+    bit_edges = np.concatenate([[0], np.cumsum(bit_sizes)])
+    nulls, bits = _find_nulls(values), np.zeros(int(bit_edges[-1]), np.uint8)
+    places = bit_edges[array[nulls]] + number[nulls] // 8
+    np.add.at(bits, places, np.uint8(1) << (number[nulls] % 8).astype(np.uint8))
+    firsts = 4 + bit_sizes + counts * width
+    padding = -firsts % _WORD
+    slots = _encode_column(element, values)
+    tail_edges = np.concatenate([[0], np.cumsum(slots.tail_sizes())])
+    offsets = (firsts + padding - tail_edges[edges[:-1]])[array] + tail_edges[:-1]
+    words = np.ascontiguousarray(slots.placed(offsets).astype("<u8")).view(np.uint8)
+    parts = [
+        matrix_bytes(counts.astype("<u4").view(np.uint8).reshape(-1, 4)),
+        pa.Array.from_buffers(
+            BYTES, len(counts), [None, pa.py_buffer(bit_edges), pa.py_buffer(bits)]
+        ),
+        join_runs(matrix_bytes(words.reshape(-1, _WORD)[:, :width]), counts),
+        _PADDING.take(pa.array(padding)),
     ]
-
-
-def _encode_array(element: LogicalType, values: list[Any]) -> bytes:
-    count, width = len(values), _element_width(element)
-    nulls = sum(1 << index for index, value in enumerate(values) if value is None)
-    head = count.to_bytes(4, "little") + nulls.to_bytes((count + 31) // 32 * 4, "little")
-    tail = bytearray()
-    first = len(head) + count * width
-    first += -first % _WORD
-    words = b"".join(_encode_word(element, value, tail, first)[:width] for value in values)
-    return (head + words).ljust(first, b"\0") + bytes(tail)
-
-
-def _encode_row(
-    columns: tuple[LogicalType, ...], reserved: list[int], row_kind: int, row: tuple[Any, ...]
-) -> bytes:
-    nulls = sum(1 << _HEADER_BITS + index for index, value in enumerate(row) if value is None)
-    header = (nulls | row_kind).to_bytes(_header_width(len(columns)), "little")
-    words, tail = bytearray(), bytearray()
-    first = len(header) + _WORD * len(columns)
-    for column, value, size in zip(columns, row, reserved, strict=True):
-        if value is None and size:
-            words += int(first + len(tail) << 32).to_bytes(_WORD, "little")
-            tail += bytes(size)
-        else:
-            words += _encode_word(column, value, tail, first)
-    return header + bytes(words) + bytes(tail)
-
-
-def _encode_word(column: LogicalType, value: Any, tail: bytearray, first: int) -> bytes:
-    """Return the eight bytes of a column, and append longer data to ``tail``."""
-    if value is None:
-        return bytes(_WORD)
-    offset = first + len(tail) << 32
-    if column.root in _NUMBERS:
-        word: bytes = np.array([value], _NUMBERS[column.root]).tobytes().ljust(_WORD, b"\0")
-        return word
-    if column.root == "DECIMAL":
-        if column.precision <= COMPACT_DIGITS:
-            return int(value).to_bytes(_WORD, "little", signed=True)
-        digits = big_integer(int(value))
-        tail += digits.ljust(2 * _WORD, b"\0")
-        return int(offset | len(digits)).to_bytes(_WORD, "little")
-    if isinstance(value, tuple):
-        tail += int(value[0]).to_bytes(_WORD, "little", signed=True)
-        return int(offset | value[1]).to_bytes(_WORD, "little")
-    if isinstance(value, bytes):
-        if len(value) <= _MOST_INLINE and not isinstance(value, _OutOfLine):
-            inline: bytes = value.ljust(_MOST_INLINE, b"\0")
-            return inline + bytes([_INLINE | len(value)])
-        tail += value + bytes(-len(value) % _WORD)
-        return int(offset | len(value)).to_bytes(_WORD, "little")
-    return int(value).to_bytes(_WORD, "little", signed=True)
+    return join_parts(*parts, *([] if slots.tails is None else [join_runs(slots.tails, counts)]))

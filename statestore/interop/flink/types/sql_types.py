@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from statestore.interop.flink.metadata.java_binary import big_integer, i32, read_java_object
+from statestore.interop.flink.metadata.java_binary import i32, read_java_object
 from statestore.interop.flink.metadata.logical_types import (
     EXACT_IN_MILLIS,
     LogicalType,
@@ -39,14 +39,22 @@ from statestore.interop.flink.types.binary_rows import (
     decode_rows,
     encode_collections,
     encode_rows,
-    to_plain_values,
+    read_digits,
+    split_timestamps,
+    unscaled_words,
 )
-from statestore.interop.flink.types.byte_cursor import BYTES, Cursor, Skip, join_parts, skip_sized
+from statestore.interop.flink.types.byte_cursor import (
+    Cursor,
+    Skip,
+    join_parts,
+    piece_array,
+    skip_sized,
+)
 from statestore.interop.flink.types.column_bytes import refuse_nulls, write_numbers, write_sized
 from statestore.interop.flink.types.key_hash import GroupFunction, groups_of_hashes
 from statestore.interop.flink.types.layouts import Leaf
 from statestore.interop.flink.types.scalar_values import read_sized
-from statestore.keys.sql import sql_row_hash
+from statestore.keys.arrow import minimal_digits, words_hashes
 
 _LENGTH_BYTES = 4
 _WORD = 8  # SQL rows consist of whole words, and Flink hashes them by words
@@ -99,8 +107,7 @@ class RowDataType(FlinkType):
         return decode_rows(self.columns, cursor)
 
     def _write(self, array: pa.Array) -> pa.Array:
-        rows = encode_rows(self.columns, array, are_keys=self.is_key)
-        return write_sized(pa.array(rows, BYTES))
+        return write_sized(encode_rows(self.columns, array, are_keys=self.is_key))
 
     def _has_identity(self) -> bool:
         return False  # its equals compares bytes
@@ -176,19 +183,17 @@ class DecimalDataType(FlinkType):
         return Leaf(sql_type(self._column), extent, self._read_decimals, self._write_decimals)
 
     def _read_decimals(self, cursor: Cursor) -> pa.Array:
-        if self._is_compact:
-            unscaled = cursor.numbers(">i8").tolist()
-        else:
-            raw = read_sized(cursor).to_pylist()
-            unscaled = [int.from_bytes(value, "big", signed=True) for value in raw]
-        return build_decimals(self._column, unscaled, cursor)
+        unscaled = cursor.numbers(">i8") if self._is_compact else read_digits(read_sized(cursor))
+        return build_decimals(self._column, unscaled, np.zeros(len(cursor), np.bool_), cursor)
 
     def _write_decimals(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
-        unscaled = to_plain_values(self._column, array)
+        words = unscaled_words(self._column, array)
         if self._is_compact:
-            return write_numbers(pa.array(unscaled, pa.int64()), ">i8")
-        return write_sized(pa.array(map(big_integer, unscaled), BYTES))
+            return write_numbers(pa.array(words[:, 0].view(np.int64)), ">i8")
+        digits, lengths = minimal_digits(words)
+        starts = 16 * np.arange(len(array))
+        return write_sized(piece_array(digits.reshape(-1), starts, starts + lengths))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +240,11 @@ class TimestampDataType(FlinkType):
 
     def _write_timestamps(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
-        values = to_plain_values(self._column, array)
         if self.precision <= EXACT_IN_MILLIS:
-            return write_numbers(pa.array(values, pa.int64()), ">i8")
-        millis, nanos = ([pair[side] for pair in values] for side in range(2))
+            return write_numbers(array.cast(pa.int64()), ">i8")
+        millis, nanos = split_timestamps(array)
         return join_parts(
-            write_numbers(pa.array(millis, pa.int64()), ">i8"),
-            write_numbers(pa.array(nanos, pa.int32()), ">i4"),
+            write_numbers(pa.array(millis), ">i8"), write_numbers(pa.array(nanos), ">i4")
         )
 
 
@@ -350,25 +353,17 @@ class SqlCollection(FlinkType):
 
     def _write(self, array: pa.Array) -> pa.Array:
         refuse_nulls(array)
-        return write_sized(pa.array(encode_collections(self.column, array), BYTES))
+        return write_sized(encode_collections(self.column, array))
 
 
 def _sql_row_groups(cursor: Cursor) -> GroupFunction:
-    return groups_of_hashes(np.array([sql_row_hash(row) for row in _take_rows(cursor)], np.int32))
-
-
-def _take_rows(cursor: Cursor) -> list[bytes]:
-    """Return the rows of Flink SQL at a cursor, without their length prefixes."""
-    sql_rows, positions = [], cursor.position.copy()
-    for row in range(len(cursor)):
-        reader = cursor.reader(row)
-        skip_sized(reader)
-        if reader.position % _WORD != _LENGTH_BYTES:
-            size = reader.position - _LENGTH_BYTES
-            raise reader.error(
-                f"a SQL row has {size} bytes, which are not a multiple of {_WORD}", position=0
-            )
-        sql_rows.append(bytes(reader.data[_LENGTH_BYTES : reader.position]))
-        positions[row] += reader.position
-    cursor.position = positions
-    return sql_rows
+    """Return the key groups of rows of Flink SQL, and advance past them."""
+    begins = cursor.position
+    sizes = cursor.counts(1)
+    cursor.position = begins
+    for row in np.flatnonzero(sizes % _WORD)[:1].tolist():
+        raise cursor.error(
+            f"a SQL row has {sizes[row]} bytes, which are not a multiple of {_WORD}", row
+        )
+    cursor.position = begins + _LENGTH_BYTES + sizes
+    return groups_of_hashes(words_hashes(cursor.data(), begins + _LENGTH_BYTES, sizes))

@@ -15,6 +15,7 @@ from statestore.errors import DamagedFileError, InvalidArgumentError, Unsupporte
 from statestore.interop.flink.metadata.java_binary import Reader, i32
 from statestore.interop.flink.metadata.logical_types import LogicalType, key_logical_type, sql_type
 from statestore.interop.flink.types.base import FlinkType
+from statestore.interop.flink.types.binary_rows import encode_rows
 from statestore.interop.flink.types.byte_cursor import Spans
 from statestore.interop.flink.types.column_bytes import decode_values
 from statestore.interop.flink.types.internal_types import StreamElementType
@@ -26,6 +27,9 @@ from statestore.interop.flink.types.sql_types import (
     SqlCollection,
     TimestampDataType,
 )
+from statestore.keys.arrow import words_hashes
+from statestore.keys.sql import sql_row_hash
+from tests.interop.flink.types import row_writer
 from tests.support.examples import examples
 
 _SCALARS = tuple(
@@ -157,6 +161,22 @@ def test_rows_of_any_types_survive(data: st.DataObject) -> None:
     row = data.draw(st.lists(columns, max_size=4).map(lambda some: composite("ROW", tuple(some))))
     values = data.draw(st.lists(values_of(row), max_size=4))
     survives(RowDataType(row.children, (Scalar("Long"),) * len(row.children)), values)
+
+
+@examples(100)
+@given(data=st.data(), are_keys=st.booleans())
+def test_rows_written_together_have_the_bytes_and_hashes_of_single_rows(
+    data: st.DataObject, are_keys: bool
+) -> None:
+    row = data.draw(st.lists(columns, max_size=4).map(lambda some: composite("ROW", tuple(some))))
+    values = data.draw(st.lists(values_of(row), max_size=4))
+    array = pa.array(values, storage_type(sql_type(row))).cast(sql_type(row))
+    single_rows = row_writer.encode_rows(row.children, array, are_keys=are_keys)
+    encoded = encode_rows(row.children, array, are_keys=are_keys)
+    assert encoded.to_pylist() == single_rows
+    spans = Spans.from_array(encoded, "rows")
+    hashes = words_hashes(spans.data, spans.starts, spans.ends - spans.starts)
+    assert hashes.tolist() == [sql_row_hash(single_row) for single_row in single_rows]
 
 
 @pytest.mark.long
