@@ -124,7 +124,7 @@ def broken_base(patch: pytest.MonkeyPatch) -> None:
 def broken_claim(patch: pytest.MonkeyPatch) -> None:
     """A writer compares the generation of its claim, but not its token."""
     patch.setattr(
-        Fence, "_is_replaced", lambda self, mine: self._claim_at(mine.generation + 1) is not None
+        Fence, "_is_replaced", lambda self, mine, _: self._claim_at(mine.generation + 1) is not None
     )
 
 
