@@ -83,15 +83,17 @@ def output_of(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def in_turn(runs: Runs, repeats: int) -> dict[str, list[float]]:
+def in_turn(
+    runs: Runs, repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
     """Return the seconds of each repeated run, all in turn, after one unmeasured round."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):
         for name, run in runs.items():
-            start = time.perf_counter()
+            start = clock()
             run()
             if repeat:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     return seconds
 
 

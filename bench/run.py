@@ -32,6 +32,7 @@ from bench import (
     delta_log,
     flink_savepoints,
     groups,
+    growth,
     large,
     memory,
     object_store,
@@ -97,6 +98,7 @@ SECTIONS = (
     Section(("B31",), memory.figures, memory.MEGABYTES),
     Section(("B32",), by_key.figures, by_key.KEYS),
     Section(("B33",), bootstrap.figures, 10 * MILLION),
+    Section(("B34",), growth.figures, 0),
 )
 
 
