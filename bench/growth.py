@@ -53,7 +53,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
         floor, what = (
             f"{way}, {columns:,} columns of {count:,} rows" for way in ("pyarrow", "snapshot")
         )
-        runs = {
+        runs: dict[str, Step] = {
             floor: partial(pq.write_table, table, folder / "plain.parquet"),
             what: partial(write, store, table),
         }
@@ -149,8 +149,12 @@ def _key_groups(store: StateStore, key_groups: int) -> Step:
 
     def step() -> None:
         with store.snapshot(parallelism=4) as checkpoint:
-            options = {"key": "user", "max_parallelism": key_groups, "layout": "ranged"}
-            checkpoint.write_keyed("operator 0", "state 0", table, **options)
+            checkpoint.write_keyed(
+                *("operator 0", "state 0", table),
+                key="user",
+                max_parallelism=key_groups,
+                layout="ranged",
+            )
         read(store)
 
     return step

@@ -227,7 +227,7 @@ def test_a_row_group_gets_the_fewest_rows_that_fill_it(
 def test_states_of_many_columns_restore_their_rows(tmp_path: Path, layout: str) -> None:
     """I7: row groups end by bytes within their key groups, and writes and merges are large."""
     store = store_in(tmp_path, layout, row_group_bytes=20_000, run_bytes=1000, block_bytes=1000)
-    wide = {"user": [f"user-{number}" for number in range(300)]}
+    wide: dict[str, Any] = {"user": [f"user-{number}" for number in range(300)]}
     wide |= {f"v{number}": list(range(number, number + 300)) for number in range(100)}
     table = pa.table(wide)
     with store.snapshot(parallelism=1) as checkpoint:

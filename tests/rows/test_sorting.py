@@ -135,7 +135,7 @@ def test_runs_are_merged_in_several_passes(temporary: Path) -> None:
     table = table_of(Random(1).sample(rows, len(rows)))
     with sorting.ExternalSort(state_of(), 40_000) as sort:
         for part in slices_of(table, 5000):
-            sort.add(part)
+            sort.add(part, part.nbytes)
         assert len([*temporary.glob("statestore-*-sort-*/*")]) > 4 * sorting._FAN_IN
         pieces = [*sort.finish()]
     assert pa.concat_tables(pieces).to_pylist() == table_of(rows).to_pylist()

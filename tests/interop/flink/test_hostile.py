@@ -319,7 +319,7 @@ def test_elements_of_arrays_share_no_bytes() -> None:
 def test_columns_of_a_row_share_no_bytes() -> None:
     text = key_logical_type("STRING")
     rows = pa.array([{"kind": 0, "f0": "a" * 40, "f1": "b" * 40}])
-    (row,) = encode_rows((text, text), rows)
+    (row,) = encode_rows((text, text), rows).to_pylist()
     shared = row[:16] + row[8:16] + row[24:]
     for data, is_whole in ((row, True), (shared[:64], False)):
         found = spans(i32(len(data)) + data)
