@@ -171,8 +171,8 @@ def _all_rows(
     if not reads.layers:
         yield from base
         return
-    streams = len(reads.layers) + 1 + _RUNS_AHEAD
-    run_bytes = wide_bytes(run_bytes, entry.state, _WIDE_BYTES // streams)
+    tables_in_memory = 2 * (len(reads.layers) + 1)  # one is merged, and the next one is read
+    run_bytes = wide_bytes(run_bytes, entry.state, _WIDE_BYTES // tables_in_memory)
     layer_bytes = _layer_bytes(run_bytes, len(reads.layers))
     with _read_ahead(sorted_tables(base, entry.state, run_bytes)) as tables:
         layers = _layer_streams(read_layer, reads.layers, entry.state, layer_bytes, cache)
