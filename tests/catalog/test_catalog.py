@@ -6,9 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 
+from statestore import StateStore
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.holds import Savepoint
 from statestore.errors import (
@@ -22,8 +24,10 @@ from statestore.errors import (
 )
 from statestore.format.documents import document_bytes, seal_document
 from statestore.format.manifest import Manifest, Writer
-from statestore.format.names import manifest_path, tombstone_path
+from statestore.format.names import CHECKPOINTS, manifest_path, tombstone_path
 from statestore.storage import LocalStorage, Storage
+from tests.support.stores import opened
+from tests.support.writers import ROWS, take
 
 
 @pytest.fixture
@@ -412,3 +416,54 @@ def test_a_deleted_probe_is_a_typed_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"another process deleted .*run the command again"):
         Catalog.open(DeletingStorage(str(tmp_path / "a"), False), create=True)
     Catalog.open(LocalStorage(str(tmp_path / "a")), create=True)
+
+
+class ListingStorage(LocalStorage):
+    """A folder that records which of its folders were listed."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.listed_folders: list[str] = []
+
+    def list(self, folder: str) -> tuple[str, ...]:
+        self.listed_folders.append(folder)
+        return super().list(folder)
+
+
+@pytest.mark.parametrize("batch", [None, "a job"])
+def test_a_writer_lists_the_checkpoints_only_for_its_first_one(url: str, batch: str | None) -> None:
+    """The requests of a later checkpoint do not depend on the number of kept ones."""
+    storage = ListingStorage(url)
+    store = StateStore.open(storage, table_format="parquet")
+    for number in range(4):
+        storage.listed_folders.clear()
+        options: dict[str, Any] = {} if batch is None else {"batch": (batch, number)}
+        with store.snapshot(parallelism=1, **options) as checkpoint:
+            checkpoint.write_keyed("u", "n", ROWS, key="k", max_parallelism=2)
+        assert (CHECKPOINTS in storage.listed_folders) == (number == 0)
+    assert store.checkpoints() == (1, 2, 3, 4)
+
+
+def test_a_writer_lists_the_checkpoints_again_after_a_failed_put(url: str) -> None:
+    """I6: a process that was forked during a snapshot may have put a checkpoint under its claim."""
+    store = opened(url)
+    take(store)
+    catalog = Catalog.open(LocalStorage(url), create=False)
+    catalog.commit(replace(catalog.manifest(1), checkpoint_id=2))
+    with pytest.raises(CommitConflictError, match="first"):
+        take(store)
+    take(store)
+    assert store.checkpoints() == (1, 2, 3)
+
+
+def test_a_newer_checkpoint_that_was_seen_is_a_conflict(url: str) -> None:
+    """I6: even under the same claim."""
+    store = opened(url)
+    take(store)
+    catalog = Catalog.open(LocalStorage(url), create=False)
+    checkpoint = store.snapshot(parallelism=1).__enter__()
+    checkpoint.write_keyed("u", "n", ROWS, key="k", max_parallelism=4)
+    catalog.commit(replace(catalog.manifest(1), checkpoint_id=7))
+    assert store.checkpoints() == (1, 7)
+    with pytest.raises(CommitConflictError, match="after this one had begun"):
+        checkpoint.__exit__(None, None, None)

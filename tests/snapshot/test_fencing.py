@@ -20,7 +20,6 @@ import pytest
 from deltalake import DeltaTable
 
 from statestore import OperatorKey, StateStore
-from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Claim, Fence, claim_from_json, claim_to_json
 from statestore.delta.state_table import ParquetTable, open_table
 from statestore.errors import (
@@ -31,7 +30,7 @@ from statestore.errors import (
     MalformedManifestError,
 )
 from statestore.format.documents import document_bytes
-from statestore.format.names import CHECKPOINTS, generation_of, writer_path
+from statestore.format.names import generation_of, writer_path
 from statestore.snapshot import commit
 from statestore.snapshot.pending_checkpoint import PendingCheckpoint
 from statestore.storage import LocalStorage
@@ -580,57 +579,3 @@ def test_an_open_checkpoint_cannot_be_pickled(url: str) -> None:
         pytest.raises(InvalidArgumentError, match="declare_keyed"),
     ):
         pickle.dumps(checkpoint)
-
-
-# --- the newest checkpoint ------------------------------------------------------------------------
-
-
-class ListingStorage(LocalStorage):
-    """A folder that records which of its folders were listed."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.listed_folders: list[str] = []
-
-    def list(self, folder: str) -> tuple[str, ...]:
-        self.listed_folders.append(folder)
-        return super().list(folder)
-
-
-@pytest.mark.parametrize("batch", [None, "a job"])
-def test_a_writer_lists_the_checkpoints_only_for_its_first_one(url: str, batch: str | None) -> None:
-    """The requests of a later checkpoint do not depend on the number of kept ones."""
-    storage = ListingStorage(url)
-    store = StateStore.open(storage, table_format="parquet")
-    for number in range(4):
-        storage.listed_folders.clear()
-        options: dict[str, Any] = {} if batch is None else {"batch": (batch, number)}
-        with store.snapshot(parallelism=1, **options) as checkpoint:
-            checkpoint.write_keyed("u", "n", ROWS, key="k", max_parallelism=2)
-        assert (CHECKPOINTS in storage.listed_folders) == (number == 0)
-    assert store.checkpoints() == (1, 2, 3, 4)
-
-
-def test_a_writer_lists_the_checkpoints_again_after_a_failed_put(url: str) -> None:
-    """I6: a process that was forked during a snapshot may have put a checkpoint under its claim."""
-    store = opened(url)
-    take(store)
-    catalog = Catalog.open(LocalStorage(url), create=False)
-    catalog.commit(replace(catalog.manifest(1), checkpoint_id=2))
-    with pytest.raises(CommitConflictError, match="first"):
-        take(store)
-    take(store)
-    assert store.checkpoints() == (1, 2, 3)
-
-
-def test_a_newer_checkpoint_that_was_seen_is_a_conflict(url: str) -> None:
-    """I6: even under the same claim."""
-    store = opened(url)
-    take(store)
-    catalog = Catalog.open(LocalStorage(url), create=False)
-    checkpoint = store.snapshot(parallelism=1).__enter__()
-    checkpoint.write_keyed("u", "n", ROWS, key="k", max_parallelism=4)
-    catalog.commit(replace(catalog.manifest(1), checkpoint_id=7))
-    assert store.checkpoints() == (1, 7)
-    with pytest.raises(CommitConflictError, match="after this one had begun"):
-        checkpoint.__exit__(None, None, None)
