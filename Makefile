@@ -11,6 +11,7 @@ unexport PYSPARK_SUBMIT_ARGS PYSPARK_HADOOP_VERSION
 # pip fails as root if the home is read-only, because it expects that root can write everywhere.
 ifneq ($(shell test -n "$$PIP_CACHE_DIR$$XDG_CACHE_HOME" || test -w "$$HOME" || echo 1),)
 export PIP_NO_CACHE_DIR := 1
+export UV_NO_CACHE := 1
 endif
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -44,6 +45,17 @@ SPARK := $(firstword $(SPARKS))
 RELEASES := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' releases.toml)
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
+
+# uv needs a third of pip's processor time. It is told what pip is told, the environment's settings
+# last. Where it fails, for example without its wheel or for an index that only pip knows, pip tries.
+define PIP_SETTINGS
+eval "$$($(PY) -m pip config list 2> /dev/null | sort --reverse | sed -n \
+	-e 's/^[^=]*\.index-url=/export UV_DEFAULT_INDEX=/p' -e 's/^[^=]*\.find-links=/export UV_FIND_LINKS=/p' \
+	-e 's/^[^=]*\.extra-index-url=/export UV_INDEX=/p' -e 's/^[^=]*\.cert=/export SSL_CERT_FILE=/p')"
+endef
+INSTALL = $(PIP_SETTINGS); install() { \
+	$(PY) -m uv pip install $$([ -t 2 ] || echo --quiet) --python "$$1" "$${@:2}" \
+	|| "$$1" -m pip install --quiet --disable-pip-version-check "$${@:2}"; }; install
 
 # After pip's own messages, which have the reason.
 PIP_FAILED = { echo "pip could not install the packages, for the reason above; check the network, or" \
@@ -182,12 +194,9 @@ dist: $(READY) $(PACKAGING) ## build wheel and sdist into dist/, check them, and
 	$(PACKAGING)/bin/python -m check_wheel_contents dist/*.whl
 	$(PY) -m tests.wheel.run dist/*.whl
 
-# Extras that name other extras bring the package itself into the list: it is installed from here.
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
-	@set -o pipefail; { head -n 2 requirements.lock; PYTHONWARNINGS=ignore $(VENV)/bin/pip-compile --quiet --upgrade \
-		--extra site,test,dev --strip-extras --allow-unsafe --no-header --no-emit-index-url \
-		--no-emit-find-links --no-emit-trusted-host --output-file - pyproject.toml \
-		| awk '/^statestore @/ { skip = 1; next } /^[^ ]/ { skip = 0 } !skip'; } > $(VENV)/lock
+	@{ head -n 2 requirements.lock && $(PIP_SETTINGS) && $(PY) -m uv pip compile --quiet --upgrade \
+		--python-version 3.11 --extra site --extra test --extra dev --no-header pyproject.toml; } > $(VENV)/lock
 	@mv $(VENV)/lock requirements.lock
 
 clean: ## remove .venv and all caches
@@ -200,19 +209,17 @@ $(READY): pyproject.toml requirements.lock
 	&& echo "set-up 1/3: $$("$$python" --version), environment in $(VENV)" \
 	&& "$$python" -m venv $(VENV)
 	@echo "set-up 2/3: packages (1.4 GB on disk; a few minutes the first time)"
-	@set -o pipefail; $(PY) -m pip install --disable-pip-version-check -r requirements.lock \
-		| awk -v total="$$(grep -c '==' requirements.lock)" -v tty="$$([ -t 1 ] && echo 1)" "$$PROGRESS" \
+	@$(PY) -m pip install --quiet --disable-pip-version-check "$$(grep '^uv==' requirements.lock)" \
 		|| $(PIP_FAILED)
-	@PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --no-deps --no-build-isolation --editable . \
-		|| $(PIP_FAILED)
+	@$(INSTALL) $(PY) --requirements requirements.lock || $(PIP_FAILED)
+	@$(INSTALL) $(PY) --no-deps --no-build-isolation --editable . || $(PIP_FAILED)
 	@touch $@
 
 # Another version of Spark, in an environment that has nothing else of its own.
 build/spark-%/.ready: $(READY)
 	@echo "for make test-spark: an environment with Spark $* (480 MB)"
 	@rm -rf build/spark-$* && $(PY) -m venv build/spark-$*
-	@build/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check pyspark==$* \
-		|| $(PIP_FAILED)
+	@$(INSTALL) build/spark-$*/bin/python pyspark==$* || $(PIP_FAILED)
 	@$(PY) -c "import sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" \
 		> "$$(build/spark-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
 	@touch $@
@@ -343,11 +350,3 @@ echo "Python 3.11 or newer, with its module venv, is missing; install it with:" 
 exit 16
 endef
 export FIND_PYTHON
-
-# One line that changes on a terminal; in a log, nothing: pip's errors go past this, on stderr.
-define PROGRESS
-tty && /^Collecting/ { printf "\r\033[K            %d/%d %s", ++seen, total, $$2; fflush() }
-tty && /^Installing collected/ { printf "\r\033[K            unpacking"; fflush() }
-END { if (tty) printf "\r\033[K" }
-endef
-export PROGRESS

@@ -101,4 +101,5 @@ def test_pip_keeps_no_cache_in_a_home_that_cannot_be_written(home: str, cache: b
     shell = {"HOME": home, "XDG_CACHE_HOME": "", "PIP_CACHE_DIR": ""}
     done = make("--eval", "shown: ; @env", "shown", environ=shell)
     assert done.returncode == 0, done.stderr
-    assert ("PIP_NO_CACHE_DIR=1" not in done.stdout.splitlines()) == cache
+    for setting in ("PIP_NO_CACHE_DIR=1", "UV_NO_CACHE=1"):
+        assert (setting not in done.stdout.splitlines()) == cache
