@@ -68,7 +68,8 @@ class PhaseTimes:
 
     def items(self) -> tuple[tuple[str, int], ...]:
         """Return the name (``begin``) and milliseconds of each measured phase, in order."""
-        known = [(name.removesuffix("_ms"), spent) for name, spent in vars(self).items()]
+        # vars() has the order of a document's members if the value was read from one
+        known = [(name.removesuffix("_ms"), getattr(self, name)) for name in _PHASES]
         return tuple([(name, spent) for name, spent in known if spent is not None])
 
     @property
@@ -78,6 +79,9 @@ class PhaseTimes:
             (phase for phase in self.items() if phase[0] != "compaction"),
             key=lambda phase: phase[1],
         )
+
+
+_PHASES = tuple(PhaseTimes.__dataclass_fields__)
 
 
 @dataclass(frozen=True, kw_only=True)
