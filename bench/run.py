@@ -42,6 +42,7 @@ from bench import (
     processors,
     ranges,
     repartition,
+    scale,
     small,
     spark,
     spark_checkpoints,
@@ -99,6 +100,7 @@ SECTIONS = (
     Section(("B32",), by_key.figures, by_key.KEYS),
     Section(("B33",), bootstrap.figures, 10 * MILLION),
     Section(("B34",), growth.figures, 0),
+    Section(("B35",), scale.figures, scale.MEGABYTES),
 )
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from bench.measure import Failure, Figure, output_of, sample, times
 from bench.run import HEADINGS, Section, line_of, measured, row_of
+from bench.scale import Line
 
 
 def test_a_tail_shows_the_run_that_the_median_hides() -> None:
@@ -51,6 +52,16 @@ def test_a_program_that_fails_tells_its_exit_code_and_its_last_lines() -> None:
     code = "import sys; print('begun'); print('no memory', file=sys.stderr); sys.exit(3)"
     with pytest.raises(RuntimeError, match=r"exit 3:\nbegun\nno memory"):
         output_of([sys.executable, "-c", code])
+
+
+def test_a_line_through_times_has_its_fixed_part_and_its_distance() -> None:
+    exact = [(1e9, 3.0), (4e9, 9.0), (16e9, 33.0)]
+    line = Line.through(exact)
+    assert line.fixed == pytest.approx(1.0)
+    assert line.per_byte == pytest.approx(2e-9)
+    assert line.residual(exact) == pytest.approx(0.0)
+    assert line.residual([(1e9, 4.0), (4e9, 9.0)]) == pytest.approx(0.25)
+    assert line.seconds(13e12 / 1000) == pytest.approx(27.0)
 
 
 def killed(folder: Path, rows: int, repeats: int) -> list[Figure]:
