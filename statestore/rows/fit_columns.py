@@ -122,7 +122,8 @@ def _leaves(column: pa.Array) -> list[pa.Array] | None:
     if _problem(column, full=False) is not None:
         return None
     if types.is_struct(data_type):
-        parts = [_leaves(column.field(place)) for place in range(data_type.num_fields)]
+        # Unlike field(), flatten() has no value where the struct is null.
+        parts = [_leaves(field) for field in column.flatten()]
         return None if None in parts else [leaf for part in parts for leaf in part or ()]
     if types.is_list(data_type) or types.is_large_list(data_type) or types.is_map(data_type):
         offsets = np.asarray(column.offsets)

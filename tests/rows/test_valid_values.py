@@ -146,6 +146,29 @@ def test_a_slice_without_the_invalid_value_is_accepted(store: StateStore) -> Non
         assert stored.to_pylist() == values.to_pylist(), name
 
 
+HAS_TEXT = pa.struct([("a", pa.dictionary(pa.int32(), pa.string()))])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        # pa.array gives such a null the index 0 of an empty dictionary.
+        pa.array([None, {"a": None}], HAS_TEXT),
+        pa.array([[None], [{"a": None}]], pa.list_(HAS_TEXT)),
+        pa.array([[(1, None)], None], pa.map_(pa.int32(), HAS_TEXT)),
+        pa.array([{"b": None}, None], pa.struct([("b", HAS_TEXT)])),
+        pa.StructArray.from_arrays([DIGITS], ["a"], mask=pa.array([False, True])),
+        pa.StructArray.from_arrays([BAD], ["a"], mask=pa.array([False, True])),
+    ],
+    ids=["text", "text in a list", "text in a map", "text in a struct", "decimal", "bytes"],
+)
+def test_what_is_under_a_null_is_no_value(store: StateStore, values: pa.Array) -> None:
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("u", "s", pa.table({"k": [1, 2], "v": values}), key="k")
+    rows = store.restore(parallelism=1).keyed("u", "s").to_arrow(0).sort_by("k")
+    assert rows["v"].to_pylist() == values.to_pylist()
+
+
 def test_the_widest_decimal_is_accepted_and_a_wider_one_is_not(store: StateStore) -> None:
     most = 10**38 - 1
     with store.snapshot(parallelism=1) as new:
