@@ -168,7 +168,8 @@ def _state_in_errors(plan: KeyedExport) -> Iterator[None]:
     try:
         yield
     except InvalidArgumentError as error:
-        raise UnsupportedTypeError(f"{plan.state}: {error}") from error
+        place = f"{plan.state}: "
+        raise UnsupportedTypeError(f"{place}{str(error).removeprefix(place)}") from error
 
 
 def compute_flink_groups(
