@@ -283,7 +283,8 @@ class FileWriter:
         self._stream.flush()
         self._sink.keep()
         self._opened.close()
-        self._stream.close()
+        self._stream.flush()
+        self._sink.finish()
         return {
             "rows": self._rows,
             "size_bytes": self._sink.size,
@@ -393,7 +394,7 @@ class _Sink:
         return self.size
 
     def flush(self) -> None:
-        if not self._abandoned:
+        if not self._abandoned and not self._raw.closed:
             with report_os_errors("write", self._where):
                 self._raw.flush()
 
@@ -402,6 +403,9 @@ class _Sink:
         self._raw.abandon()
 
     def close(self) -> None:
-        if not self._abandoned:
-            with report_os_errors("write", self._where):
-                self._raw.close()
+        """Do nothing: Arrow also closes a file after a failed write, and one that is dropped."""
+
+    def finish(self) -> None:
+        """Give the complete file its name."""
+        with report_os_errors("write", self._where):
+            self._raw.close()

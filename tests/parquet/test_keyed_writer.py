@@ -4,6 +4,10 @@ errors.
 
 from __future__ import annotations
 
+import errno
+import gc
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,11 +25,12 @@ from statestore.format.handles import GroupIndex
 from statestore.format.state import KeyedState, Layout, StateKind, TimeDomain
 from statestore.keys.groups import KeyGroupRange
 from statestore.parquet.keyed_writer import KeyedTarget, write_grouped
-from statestore.parquet.writer import ParquetOptions
+from statestore.parquet.writer import FileWriter, ParquetOptions
 from statestore.rows.column_types import schema_of_arrow
 from statestore.rows.digests import rows_digest
 from statestore.rows.key_group_runs import RUN_BYTES
 from statestore.storage import LocalStorage
+from statestore.storage.forwarding import ForwardingFile
 
 NAN = float("nan")
 
@@ -246,4 +251,43 @@ def test_a_file_that_cannot_be_made_durable_is_an_error(
     monkeypatch.setattr(LocalStorage, "sync", fail)
     with pytest.raises(StorageError, match="cannot sync 16 files"):
         write(storage, rows(list(range(40)), k=list(range(40))), 9)
+    assert storage.list("t") == ()
+
+
+class _FullDisk(LocalStorage):
+    """A storage whose disk is full before a file's last bytes."""
+
+    def open_write(self, name: str) -> Any:
+        self.file = file = ForwardingFile(super().open_write(name))
+
+        def write(data: bytes) -> int:
+            if bytes(data).endswith(b"PAR1"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            size: int = file._file.write(data)
+            return size
+
+        file.write = write  # type: ignore[attr-defined]
+        return file
+
+
+def _fail_twice(writer: FileWriter) -> None:
+    """An export closes a file again, so that Arrow does not print a warning."""
+    for _ in range(2):
+        with pytest.raises(StorageError, match="the disk is full"):
+            writer.close()
+    writer.abandon()
+
+
+@pytest.mark.parametrize("end", [_fail_twice, lambda writer: None], ids=["failed", "dropped"])
+def test_an_incomplete_file_never_gets_its_name(
+    tmp_path: Path, end: Callable[[FileWriter], None]
+) -> None:
+    """Arrow closes a file after a failed write, and also one that is garbage-collected."""
+    storage, table = _FullDisk(str(tmp_path)), pa.table({"k": [*range(1000)]})
+    writer = FileWriter(storage, "t/f.parquet", table.schema, ParquetOptions())
+    writer.write(table.to_batches()[0])
+    end(writer)
+    del writer
+    gc.collect()
+    storage.file.abandon()
     assert storage.list("t") == ()
