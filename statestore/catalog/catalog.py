@@ -9,12 +9,14 @@ and neither of the greatest id is ever deleted. ``fence.py`` decides which write
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from weakref import WeakSet
 
 from msgspec import Struct
 
@@ -128,6 +130,7 @@ class SeenCheckpoints:
         """The token of this writer's claim, and the newest checkpoint, which it committed last.
 
         None if it did not commit the newest checkpoint, or if that is unknown."""
+        _every_seen.add(self)
 
     def see(self, store_id: str, newest: int) -> None:
         """Remember the newest id of a store; a replaced store is not remembered."""
@@ -149,6 +152,20 @@ class SeenCheckpoints:
         """Return the manifest whose document has these bytes; None if it is not kept."""
         known = self._known
         return known[1] if known is not None and known[0] == raw else None
+
+
+_every_seen: WeakSet[SeenCheckpoints] = WeakSet()
+
+
+def _forget_own() -> None:
+    """Let each writer list the checkpoints again."""
+    for seen in list(_every_seen):
+        seen.own = None
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    # The forked process may end a snapshot that this process began, with the same claim.
+    os.register_at_fork(after_in_parent=_forget_own)
 
 
 class Catalog:

@@ -36,7 +36,8 @@ after that check finds the late checkpoint.
 committed is the newest one as long as its claim is the newest. A successor claims before it
 commits, and the id of a late checkpoint is not greater. So a writer that has checked its claim only
 looks whether its last checkpoint still exists: an older copy of the store, which was put back,
-lacks it. For its first checkpoint, and after a put that failed, a writer lists all checkpoints.
+lacks it. A writer lists all checkpoints for its first one, after a put that failed, and after a
+fork: the forked process may end a snapshot of this one, with the same claim.
 
 **The document.** A claim is one small document per generation. It is put once and never changed.
 docs/FORMAT.md describes it. The newest claim also has the store's writer version, which every
