@@ -314,9 +314,18 @@ def overdue_layers(entry: KeyedEntry, rule: CompactionRule, compacting: int | No
     newer = replace(entry, layers=entry.layers[compacting or 0 :])
     unmerged = [layer.entry.size_bytes for layer in newer.layers if layer.depth == 0]
     merges = _IDLE_MERGES if compacting is None else _COMPACTING_MERGES
-    if sum(unmerged) <= _SMALL_BYTES:
-        merges = _SMALL_MERGES
-    return layers_to_merge(newer, rule) if len(unmerged) >= merges * rule.merge_layers else 0
+    if len(unmerged) >= merges * rule.merge_layers:
+        return layers_to_merge(newer, rule)
+    if len(unmerged) >= _SMALL_MERGES * rule.merge_layers and sum(unmerged) <= _SMALL_BYTES:
+        return layers_to_merge(replace(newer, layers=_newest_small(newer.layers)), rule)
+    return 0
+
+
+def _newest_small(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Return the newest layers that are small together: no large one is merged with them."""
+    sizes = accumulate(layer.entry.size_bytes for layer in reversed(layers))
+    few = sum(size <= _SMALL_BYTES for size in sizes)
+    return layers[len(layers) - few :]
 
 
 def is_overdue(entry: KeyedEntry, rule: CompactionRule, *, is_compacting: bool = False) -> bool:

@@ -191,6 +191,8 @@ def test_a_checkpoint_merges_small_layers_early() -> None:
         for more in (0, 1)
     ]
     assert [overdue((*small[:3], one)) for one in largest] == [4, 0]
+    merged_before = [replace(one, depth=1) for one in (small[0], largest[0])]
+    assert [overdue((one, *small[:4])) for one in merged_before] == [5, 4]  # not the large one
 
 
 @pytest.mark.parametrize("checkpoints", [100, 1000])
