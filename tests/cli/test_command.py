@@ -25,7 +25,16 @@ from msgspec.structs import fields
 
 from statestore import IcebergTable, StateStore, __version__, errors
 from statestore.catalog.holds import Pin, pin_to_json
-from statestore.cli.command import CLOSED_PIPE, INTERRUPTED, Root, Verb, exit_statuses
+from statestore.cli.command import (
+    CLOSED_PIPE,
+    INTERRUPTED,
+    REPLACED_BY_SETTINGS,
+    REPLACED_OPTIONS,
+    REPLACED_VERBS,
+    Root,
+    Verb,
+    exit_statuses,
+)
 from statestore.cli.main import cli, main
 from statestore.cli.verbs import list as list_verb
 from statestore.errors import StateStoreError
@@ -206,6 +215,27 @@ def test_every_error_leaves_with_its_code(
         (["xyz"], 2, "unknown command 'xyz'; the commands are bootstrap, compact, config"),
         (["list"], 2, "no store is named: pass --store URL, or set STATESTORE_URI\nTry: "),
         (["list", "--sture", "x"], 2, "no such option '--sture'"),
+        (
+            ["show", "--operator", "totals-by-user"],
+            2,
+            "no such option --operator; use --state OPERATOR[/STATE]\nTry: statestore show --help",
+        ),
+        (
+            ["spark", "show", "--operator", "0=dedupe", "here"],
+            2,
+            "no such option --operator; use --operator-name NUMBER=NAME",
+        ),
+        (["list", "--operator", "x"], 2, "no such option '--operator'"),
+        (["edit", "--checkpoint", "1"], 2, "no such option --checkpoint; CHECKPOINT is an arg"),
+        (
+            ["plan", "--rate=9MB/s"],
+            2,
+            "no such option --rate; it is the setting restore_rate: set STATESTORE_RESTORE_RATE",
+        ),
+        (["savepoint", "--delete", "x"], 2, "no such option --delete; use --remove\nTry: "),
+        (["diff", "--changed-only", "1"], 2, "no such option --changed-only; use --rows [all|ch"),
+        (["flink", "history"], 2, "unknown command 'history'; the commands are export, "),
+        (["watch", "x"], 2, "unknown command 'watch'; use 'statestore list --follow'"),
         (["list", "x", "--store", "fraud"], 2, "got unexpected extra argument (x)\nTry: "),
         (
             ["plan", "--parallelism", "x", "--store", "fraud"],
@@ -249,6 +279,20 @@ def test_an_error_is_one_sentence(
     assert (done.exit_code, done.stdout) == (code, "")
     assert done.stderr.startswith(f"error: {message}")
     assert "Traceback" not in done.stderr
+
+
+def test_replacements_exist() -> None:
+    parameters = [one for verb in COMMANDS.values() for one in verb.params]
+    options = {word for one in parameters for word in one.opts}
+    names = {one.human_readable_name.strip("[]") for one in parameters}
+    assert {word for _, word in REPLACED_OPTIONS} <= options | names
+    assert {*REPLACED_BY_SETTINGS.values()} <= {field.name for field in fields(Settings)}
+    assert not {*REPLACED_BY_SETTINGS} & options
+    assert not {*REPLACED_VERBS} & {*COMMANDS}
+    for replacement in REPLACED_VERBS.values():
+        name, *words = replacement.split()
+        known = {word for one in COMMANDS[name].params for word in one.opts}
+        assert {*words} <= known | {"CHECKPOINT"}
 
 
 def test_notes_follow_the_sentence(run: Run, fraud: Path) -> None:
