@@ -87,17 +87,26 @@ def toml_of(option: str, file: Path) -> dict[str, Any]:
         raise click.UsageError(f"{option}: {file} is not valid TOML: {error}") from error
 
 
-def state_name(text: str) -> tuple[str | None, str | None]:
+def state_name(text: str, form: str = "OPERATOR/STATE") -> tuple[str | None, str | None]:
     """Return the operator and the state of ``OPERATOR/STATE``, ``OPERATOR`` or ``/STATE``.
 
-    A ``/`` within a name is written as ``~2F``, as in the paths of a store. Raises ValueError.
+    A ``/`` within a name is written as ``~2F``, as in the paths of a store. Raises ValueError; its
+    message has the ``form``.
     """
     operator, slash, state = text.partition("/")
     if not (state if slash else operator):
-        raise ValueError(f"{text!r:.1000} must have the form OPERATOR/STATE")
+        raise ValueError(f"{text!r:.1000} must have the form {form}")
     if "/" in state:
         raise ValueError(f"{text!r:.1000} has several '/'; write a '/' within a name as ~2F")
+    if not _is_text(operator) or not _is_text(state):
+        raise ValueError(
+            f"{text!r:.1000} has bytes that are not UTF-8; write a '~' within a name as ~7E"
+        )
     return unescape(operator) or None, unescape(state) or None
+
+
+def _is_text(name: str) -> bool:
+    return "\ufffd" not in unescape(name) or "\ufffd" in name
 
 
 def quoted_name(name: str) -> str:

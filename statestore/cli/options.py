@@ -202,6 +202,7 @@ def state_option(
     *,
     required: bool = False,
     is_whole: bool = False,
+    of_any: bool = False,
 ) -> Callable[[F], F]:
     """Return ``--state``, whose parameters are ``operator`` and ``state``.
 
@@ -209,20 +210,23 @@ def state_option(
         text: The help.
         required: Whether the option must be passed.
         is_whole: Whether its value must name a state, and not only an operator.
+        of_any: Whether its value may name a state without its operator.
     """
+    form = "OPERATOR/STATE" if is_whole else "OPERATOR[/STATE]"
 
     def parse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         try:
-            operator, state = (None, None) if value is None else state_name(value)
+            operator, state = (None, None) if value is None else state_name(value, form)
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
-        if is_whole and value is not None and None in (operator, state):
-            raise click.BadParameter(f"{value!r:.1000} must have the form OPERATOR/STATE")
+        lacks_operator = operator is None and not of_any
+        if value is not None and (lacks_operator or (is_whole and state is None)):
+            raise click.BadParameter(f"{value!r:.1000} must have the form {form}")
         context.params.update(operator=operator, state=state)
 
     return click.option(
         "--state",
-        metavar="OPERATOR/STATE" if is_whole else "OPERATOR[/STATE]",
+        metavar=form,
         required=required,
         help=text,
         expose_value=False,
@@ -232,7 +236,7 @@ def state_option(
 
 
 any_state_option = state_option(
-    "Only this operator, or only this state of it; /STATE is of any operator."
+    "Only this operator, or only this state of it; /STATE is of any operator.", of_any=True
 )
 """The states to which a command is restricted that needs no operator."""
 

@@ -244,10 +244,25 @@ def test_every_error_leaves_with_its_code(
         ),
         (["list", "--output", "xml", "--store", "fraud"], 2, "invalid value for '--output'"),
         (["show", "x", "--store", "fraud"], 10, "no savepoint 'x' in "),
+        *(
+            (
+                [verb, "--state", "/totals", *others],
+                2,
+                "invalid value for '--state': '/totals' must have the form OPERATOR[/STATE]\n",
+            )
+            for verb, *others in (
+                ["show"],
+                ["plan"],
+                ["restore", "--to", "x"],
+                ["trend"],
+                ["forget", "--key", "u1"],
+                ["rekey", "--max-parallelism", "32"],
+            )
+        ),
         (
-            ["show", "--state", "/totals", "--store", "fraud"],
+            ["edit", "--state", "totals-by-user"],
             2,
-            "state 'totals' requires its operator",
+            "invalid value for '--state': 'totals-by-user' must have the form OPERATOR/STATE",
         ),
         (["list", "--store", "oss://b/x"], 2, "a store cannot use oss://"),
         (["list", "--store", "nowhere"], 10, "no store at "),

@@ -69,6 +69,13 @@ def test_another_form_than_operator_and_state_is_refused(text: str) -> None:
         state_name(text)
 
 
+def test_a_name_is_not_made_of_other_bytes_than_utf_8() -> None:
+    assert state_name("x~C3~A9/\ufffd") == ("xé", "\ufffd")
+    for text in ("x~FF/y", "x/~C3"):
+        with pytest.raises(ValueError, match=r"not UTF-8; write a '~' within a name as ~7E"):
+            state_name(text)
+
+
 @examples(100)
 @given(st.data())
 def test_a_printed_key_of_two_columns_is_that_key(data: st.DataObject) -> None:

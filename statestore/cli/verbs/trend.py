@@ -22,7 +22,7 @@ from statestore.cli.drawing import (
     sparkline,
     when,
 )
-from statestore.cli.options import any_state_option, subtasks_option
+from statestore.cli.options import state_option, subtasks_option
 from statestore.cli.output import DRAWING_WIDTH, Output, Page, cell, progress_bar, table_of
 from statestore.cli.summaries import rows_text
 from statestore.cli.verbs.plan import Rate, kept_rate, unknown_rate
@@ -101,7 +101,7 @@ def _target(text: str) -> tuple[str, int | str]:
     "such as 10m. Both can be passed.",
 )
 @subtasks_option("The parallelism of the restore. [as in the newest checkpoint]")
-@any_state_option
+@state_option()
 @pass_invocation
 def show_trend(invocation: Invocation, /, **options: Any) -> Output[FoundTrend]:
     """Show the growth of each state, and when it reaches a size or a restore time."""
