@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -186,11 +186,12 @@ _WORDS = (
 )
 
 
-def run_shell(
-    store: StateStore, checkpoint: str, time_limit: str | None, memory_limit: int | None
-) -> None:
-    """Run each statement of a terminal, or those of stdin until the first error."""
-    shell = _Shell(store, checkpoint, time_limit, memory_limit)
+def run_shell(store: StateStore, checkpoint: str, **arguments: Any) -> None:
+    """Run each statement of a terminal, or those of stdin until the first error.
+
+    ``arguments`` are those of :meth:`StateStore.query` for every statement.
+    """
+    shell = _Shell(store, checkpoint, arguments)
     if not sys.stdin.isatty():
         for statement in _statements(sys.stdin):
             shell.run(statement)
@@ -205,14 +206,11 @@ def run_shell(
 
 
 class _Shell:
-    """A session: the checkpoint that it queries, and its limits."""
+    """A session: the checkpoint that it queries, and the arguments of each query."""
 
-    def __init__(
-        self, store: StateStore, checkpoint: str, time_limit: str | None, memory_limit: int | None
-    ) -> None:
+    def __init__(self, store: StateStore, checkpoint: str, arguments: Mapping[str, Any]) -> None:
         self._store = store
-        self._time_limit = time_limit
-        self._memory_limit = memory_limit
+        self._arguments = arguments
         self._use(checkpoint)
 
     @property
@@ -246,11 +244,7 @@ class _Shell:
 
         def run() -> Any:
             with self._store.query(
-                sql,
-                self._queried,
-                time_limit=self._time_limit,
-                memory_limit=self._memory_limit,
-                cancelled=cancelled,
+                sql, self._queried, cancelled=cancelled, **self._arguments
             ) as answer:
                 return answered(answer, self._queried, self._store.url, None)
 
@@ -329,7 +323,8 @@ _SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".arrow": "a
         "the state's name if no other state has it; SHOW TABLES lists them. DuckDB runs the "
         "statement, which is one SELECT over the views. Without SQL, a shell runs one statement "
         "after another; without a terminal it reads them from stdin, until the first error. "
-        "The settings query_time_limit and query_memory_bytes limit it."
+        "The settings query_time_limit and query_memory_bytes limit it. With the setting "
+        "verify_files, each file's SHA-256 is checked."
     ),
     examples=(
         "statestore query 'SELECT count(*) FROM per_country' --store ./fraud",
@@ -377,9 +372,13 @@ def query_states(
         check_output_file(Path(to), replace=False)
     store = invocation.store()
     settings = invocation.settings
-    longest, memory_limit = time_limit(settings.query_time_limit), settings.query_memory_bytes
+    arguments: dict[str, Any] = {
+        "verify": settings.verify_files,
+        "time_limit": time_limit(settings.query_time_limit),
+        "memory_limit": settings.query_memory_bytes,
+    }
     if sql is None and not tables:
-        run_shell(store, checkpoint, longest, memory_limit)
+        run_shell(store, checkpoint, **arguments)
         return None
     queried = store.checkpoint(checkpoint)
     number, lacking = queried.checkpoint_id, queried.manifest.left_out
@@ -389,14 +388,7 @@ def query_states(
     cancelled = threading.Event()
 
     def answer_query() -> Output[Answered] | Output[WrittenResult] | None:
-        with store.query(
-            sql,
-            queried,
-            verify=settings.verify_files,
-            time_limit=longest,
-            memory_limit=memory_limit,
-            cancelled=cancelled,
-        ) as answer:
+        with store.query(sql, queried, cancelled=cancelled, **arguments) as answer:
             if form == _TABLE:
                 return Output(answered(answer, queried, store.url, limit), write_answer)
             target = sys.stdout.buffer if to is None else Path(to)

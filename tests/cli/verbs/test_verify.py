@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
 from statestore import StateStore
+from statestore.cli.main import cli
 from statestore.format.digest import digest_text
 from tests.support.damage import change_unread_byte
 
@@ -149,6 +150,16 @@ def test_restore_can_verify(run: Run, damaged: Path) -> None:
     assert done.exit_code == 13
     assert file.name in done.stderr
     assert list(Path("out").iterdir()) == []
+
+
+def test_queries_can_verify(damaged: Path) -> None:
+    """I7: also each statement of the shell."""
+    change_unread_byte(a_file(damaged))
+    sql = 'SELECT * FROM "totals-by-shop".totals'
+    for verify, code in (("false", 0), ("true", 13)):
+        variables = {"STATESTORE_VERIFY_FILES": verify, "STATESTORE_URI": str(damaged)}
+        assert CliRunner().invoke(cli, ["query", sql], env=variables).exit_code == code
+        assert CliRunner().invoke(cli, ["query"], input=sql, env=variables).exit_code == code
 
 
 @pytest.mark.parametrize(
