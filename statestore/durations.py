@@ -57,7 +57,7 @@ def _parsed(text: str) -> Fraction:
     if match is None:
         raise InvalidArgumentError(
             f"{text[:_MOST_CHARACTERS]!r} is not a duration; write it as 500ms, 90s, 15m, 36h, 7d "
-            "or 0, or pass a timedelta"
+            "or 0"
         )
     if len(text) > _MOST_CHARACTERS:
         raise _too_long(text)

@@ -79,7 +79,7 @@ class Settings(SettingsTable, frozen=True, kw_only=True):
         None
     )
     flink_uid_format: Annotated[str | None, Meta(title="text")] = None
-    kafka_seconds: Annotated[float, Meta(ge=0.1, title="seconds")] = 15.0
+    kafka_seconds: Annotated[float, Meta(ge=0.1, le=3600, title="seconds")] = 15.0
     storage_options: Annotated[dict[str, Any], Meta(title="table")] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -225,6 +225,7 @@ def test_later_wins(tmp_path: Path) -> None:
         ("STATESTORE_RESTORE_RATE", "fast", "restore_rate: 'fast' is not a rate; write it as"),
         ("STATESTORE_QUERY_TIME_LIMIT", "soon", "query_time_limit: 'soon' is not a duration"),
         ("STATESTORE_READERS_URL", "https://me:word@host/db", "readers_url: credentials must not"),
+        ("STATESTORE_KAFKA_SECONDS", "inf", "kafka_seconds must be a number <= 3600"),
         ("STATESTORE_VERIFY_FILES", "x", "verify_files must be true or false"),
     ],
 )

@@ -314,7 +314,7 @@ class QueryWatch:
         if self._deadline is not None and time.monotonic() > self._deadline:
             return QueryStoppedError(
                 f"the query exceeded its time limit of {duration(self._limit_ms)} and was stopped; "
-                "read fewer rows, or raise the limit"
+                "read fewer rows, or raise the limit (setting query_time_limit)"
             )
         return None
 

@@ -242,7 +242,7 @@ class _Query:
         if "Out of Memory Error" in first:
             return QueryStoppedError(
                 f"the query exceeds its memory limit ({first.partition('; ')[0]}); read fewer "
-                "rows or columns, or raise the limit"
+                "rows or columns, or raise the limit (setting query_memory_bytes)"
             )
         if isinstance(error, self._duckdb.CatalogException) and "Table with name" in first:
             views = f"{self._known()}{self._unreadable_note()}"

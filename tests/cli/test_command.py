@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import re
@@ -294,6 +295,22 @@ def test_an_error_is_one_sentence(
     assert (done.exit_code, done.stdout) == (code, "")
     assert done.stderr.startswith(f"error: {message}")
     assert "Traceback" not in done.stderr
+
+
+def test_the_help_of_a_command_names_its_settings() -> None:
+    """Except those of all commands."""
+    of_all = {"store", "output", "parallel_streams", "storage_options"}
+    names = {field.name for field in fields(Settings)} - of_all
+    found = 0
+    for verb in COMMANDS.values():
+        assert verb.callback is not None
+        text = Path(inspect.getfile(inspect.unwrap(verb.callback))).read_text()
+        used = names & {*re.findall(r"\bsettings\.(\w+)", text)}
+        if isinstance(verb, Verb) and used:
+            named = {*re.findall(r"\w+", verb.prints.lower().replace("statestore_", ""))}
+            assert used <= named, verb.name
+            found += len(used)
+    assert found > 10
 
 
 def test_replacements_exist() -> None:

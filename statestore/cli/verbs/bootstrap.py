@@ -76,8 +76,8 @@ class BootstrapSummary(BootstrappedState):
         "The columns of the state with their types, and then the new checkpoint. SOURCE is a "
         "Parquet or CSV file, a folder of Parquet files, or a Delta table. Null keys and "
         "repeated keys are refused with examples. With --flink-plan the state is that of an "
-        "operator of a Flink SQL job; 'statestore flink plan' lists its columns. A running job "
-        "can no longer commit."
+        "operator of a Flink SQL job; 'statestore flink plan' lists its columns, and its uids "
+        "follow from the setting flink_uid_format. A running job can no longer commit."
     ),
     examples=(
         (

@@ -44,7 +44,8 @@ _ID = re.compile(r"[0-9a-f]{32}")
         "bytes and named. The exit status is 18 if state is left out that was not excluded. A "
         "later savepoint of the job becomes an incremental checkpoint. FILE has a table for "
         "each operator, with key = [NAME, …], and tables states.STATE with key, namespace, "
-        "map_key, value, and for PyFlink a type such as 'ListState<LONG>'."
+        "map_key, value, and for PyFlink a type such as 'ListState<LONG>'. The setting "
+        "import_threads limits the threads."
     ),
     examples=(
         "statestore flink import ./savepoint --store ./orders",

@@ -70,7 +70,7 @@ _CASES = (*_RULES, "new_partitions", "removed_partitions", "gap", "rewind")
         "A line for each partition: its offset at the source, how exactly it was translated, "
         "the live offsets at the target, and the decision; then the new checkpoint. If a policy "
         "refuses a partition, nothing is written, and the exit status is 12. A running job can "
-        "no longer commit."
+        "no longer commit. Each answer of Kafka takes at most the setting kafka_seconds."
     ),
     examples=(
         (

@@ -260,7 +260,7 @@ def _prices_of(path: str | None) -> Prices | None:
     if path is None:
         return None
     if not Path(path).exists():
-        raise SettingsError(f"the price file {path} does not exist; check the path")
+        raise SettingsError(f"the price file {path} does not exist; check the setting prices")
     table = read_toml(path)
     try:
         return Prices.of(table)
