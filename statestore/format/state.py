@@ -285,7 +285,7 @@ class KeyedState:
         if (role is not None) != bool(self.entry):
             raise InvalidArgumentError(
                 f"{self}: {self.kind} state requires {f'a {role}' if role else 'no entry'} column"
-                f"{'; name it with entry=' if role else ''}"
+                f"{'; name it with entry= (--entry)' if role else ''}"
             )
         if (self.kind is StateKind.TIMERS) != (self.time_domain is not None):
             wants = "a time domain" if self.kind is StateKind.TIMERS else "no time domain"

@@ -387,7 +387,7 @@ class ColumnSubject(Subject):
                 if not isinstance(entry, KeyedEntry):
                     others[place] = f"elements of operator state contain {_quoted(named)}"
                 elif not self.includes(manifest, entry.state):
-                    others[place] = f"{_quoted(named)} are not all key, namespace or entry columns"
+                    others[place] = f"it has only {_quoted(named)} of the subject's columns"
                     if len(named) == len(self.values):
                         others[place] = f"{_quoted(named)} is a value column there"
                 elif len(named) == len(self.values) and not self.selections(manifest, entry.state):

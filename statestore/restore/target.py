@@ -191,7 +191,8 @@ class RestoreTarget:
             )
         if self.graph is None and self.allow_non_restored_state:
             raise InvalidArgumentError(
-                "allow_non_restored_state requires a job graph; without a graph no state is refused"
+                "allow_non_restored_state (--allow-non-restored-state) requires a job graph "
+                "(--graph); without a graph no state is refused"
             )
 
 

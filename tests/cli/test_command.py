@@ -281,6 +281,33 @@ def test_every_error_leaves_with_its_code(
             "parallelism 9 is above the stored max",
         ),
         (["plan", "--parallelism", "0", "--store", "fraud"], 2, "parallelism "),
+        (["plan", "--parallelism", "2,"], 2, "invalid value for '--parallelism': '' is not an in"),
+        (
+            ["plan", "--placement", "evenly"],
+            2,
+            "--placement places subtasks on hosts: pass --hosts HOST=N,…",
+        ),
+        (
+            ["trend", "--until", "1GB", "--until", "2GB"],
+            2,
+            "invalid value for '--until': pass at most one size and one time",
+        ),
+        (["diff", "1", "--examples", "-1"], 2, "invalid value for '--examples': -1 is not in the"),
+        (
+            ["savepoint", "--remove", "--store", "fraud"],
+            2,
+            "pass the NAME of a savepoint or the token of a pin",
+        ),
+        (
+            ["rekey", "--state", "totals-by-user", "--key-column", "country"],
+            2,
+            "--key-column is of one state: pass --state OPERATOR/STATE",
+        ),
+        (
+            ["restore", "--to", "x", "--allow-non-restored-state", "--store", "fraud"],
+            2,
+            "allow_non_restored_state (--allow-non-restored-state) requires a job graph (--graph)",
+        ),
         (
             ["config", "--config", "nowhere.toml"],
             2,

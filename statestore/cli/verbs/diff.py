@@ -74,11 +74,10 @@ __all__ = ["Joined", "compare_checkpoints"]
 @any_state_option
 @click.option(
     "--examples",
-    type=int,
+    type=click.IntRange(min=0),
     default=DEFAULT_EXAMPLES,
-    show_default=True,
     metavar="N",
-    help="The number of differing rows to show for each state.",
+    help=f"The number of differing rows to show for each state. [{DEFAULT_EXAMPLES}]",
 )
 @click.option("--exit-code", is_flag=True, help="Exit with status 1 if anything differs.")
 @click.option(

@@ -137,7 +137,6 @@ _OF_ONE_PLAN = {
 @click.option(
     "--placement",
     type=click.Choice(STRATEGIES),
-    default=LOCALITY,
     help="The strategy that places subtasks on --hosts. [locality]",
 )
 @state_option()
@@ -174,7 +173,7 @@ def plan_restore(
     graph: str | None,
     compared: tuple[int, ...] | None,
     hosts: dict[str, int] | None,
-    placement: str,
+    placement: str | None,
     inputs: tuple[str, ...],
     broadcast: tuple[str, ...],
     bounds: tuple[int, int],
@@ -195,6 +194,9 @@ def plan_restore(
             algorithm=algorithm,
         )
         return Output(chosen, write_chosen)
+    if placement is not None and hosts is None:
+        raise click.UsageError("--placement places subtasks on hosts: pass --hosts HOST=N,…")
+    placement = placement or LOCALITY
     store = invocation.store()
     target["checkpoint"] = store.checkpoint(target["checkpoint"])
     if compared is not None:

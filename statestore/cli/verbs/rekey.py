@@ -64,6 +64,8 @@ def rekey_operator(
         raise click.UsageError(
             "nothing to change: pass --max-parallelism, --key-column or --hash-scheme"
         )
+    if key and options["state"] is None:
+        raise click.UsageError("--key-column is of one state: pass --state OPERATOR/STATE")
     store = invocation.store()
     with progress_bar("rekeying") as progress:
         report = store.maintenance.rekey(operator, key=key or None, on_progress=progress, **options)

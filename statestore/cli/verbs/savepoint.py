@@ -66,7 +66,8 @@ def keep_savepoint(
         pin = Pin(made.token, made.checkpoint_id, made.holder, made.until_ms)
         return Output(Pinned(store=store.url, pin=pin), write_pinned)
     if name is None:
-        raise click.UsageError("pass the NAME of a savepoint, or --lease SPAN")
+        what = "a savepoint or the token of a pin" if remove else "a savepoint, or --lease SPAN"
+        raise click.UsageError(f"pass the NAME of {what}")
     if remove:
         return _remove(store, name)
     kept = store.maintenance.savepoint(name, checkpoint)

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from statestore.cli.arguments import distinct
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import (
     count,
@@ -52,7 +51,9 @@ def _parse_targets(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> None:
     """Set the parameters ``size_bytes`` and ``restore_time``."""
-    targets = distinct("--until", map(_target, values))
+    targets = dict(map(_target, values))
+    if len(targets) < len(values):
+        raise click.BadParameter("pass at most one size and one time")
     context.params.update({"size_bytes": None, "restore_time": None} | targets)
 
 
