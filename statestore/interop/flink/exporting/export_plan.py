@@ -59,7 +59,11 @@ from statestore.interop.flink.types.kryo import without_kryo_version
 from statestore.interop.flink_plans.layouts import PlanState
 from statestore.interop.flink_plans.plan_file import PLAN_RECORD, FlinkPlan
 from statestore.jobgraph.redistribution import RedistributionMode
-from statestore.keys.groups import KeyGroupAssignment, default_max_parallelism
+from statestore.keys.groups import (
+    KeyGroupAssignment,
+    check_parallelism,
+    default_max_parallelism,
+)
 from statestore.rows.column_types import arrow_schema
 
 _CARRYING = "; --carry copies a whole operator unchanged from the imported savepoint"
@@ -94,7 +98,7 @@ def plan_export(
         UnsupportedTypeError: for a type that Flink does not support, with the operator, state and
             column.
         SchemaMismatchError: for columns that do not fit the declared types, with each of them.
-        InvalidArgumentError: if no state is left to write, or for a wrong version of the target.
+        InvalidArgumentError: if no state is left to write, or for a wrong version or parallelism.
         IncompatibleStateError: for an operator of Flink 1 to carry to Flink 2.
         ParallelismError: for an invalid parallelism.
     """
@@ -253,7 +257,11 @@ def _plan_operator(
     _refuse_mixed(keyed)
     _refuse_beside_splits(uid, states)
     imported = selection.find_operator(uid)
-    subtasks = parallelism or manifest.operators.parallelism_of(uid)
+    subtasks = manifest.operators.parallelism_of(uid)
+    if parallelism is not None:
+        subtasks = check_parallelism(parallelism)
+    if most is not None:
+        check_parallelism(most, "max parallelism")
     stored = {plan.state.max_parallelism for plan in keyed}
     before = stored.pop() if stored else manifest.operators.max_parallelism_of(uid)
     groups = choose_key_groups(imported, most or before) or default_max_parallelism(subtasks)
