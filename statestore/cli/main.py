@@ -115,6 +115,9 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 def _guarded(run: Any) -> int:
     try:
         return int(run() or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        sys.stderr.write(f"{error.format_message()}\n")
+        return error.exit_code
     except click.UsageError as error:
         _report(_Sentence(error.format_message()))
         if error.ctx is not None:
@@ -142,4 +145,4 @@ class _Sentence(Exception):
 
     def __str__(self) -> str:
         text = str(self.args[0]).rstrip(".")
-        return text[:1].lower() + text[1:]
+        return text if text[1:2].isupper() else text[:1].lower() + text[1:]

@@ -236,6 +236,7 @@ def test_every_error_leaves_with_its_code(
         (["savepoint", "--delete", "x"], 2, "no such option --delete; use --remove\nTry: "),
         (["diff", "--changed-only", "1"], 2, "no such option --changed-only; use --rows [all|ch"),
         (["flink", "history"], 2, "unknown command 'history'; the commands are export, "),
+        (["spark", "bootstrap", "nope"], 2, "JOB 'nope' must name a function, as job.py:build"),
         (["watch", "x"], 2, "unknown command 'watch'; use 'statestore list --follow'"),
         (["list", "x", "--store", "fraud"], 2, "got unexpected extra argument (x)\nTry: "),
         (
@@ -322,6 +323,13 @@ def test_an_error_is_one_sentence(
     assert (done.exit_code, done.stdout) == (code, "")
     assert done.stderr.startswith(f"error: {message}")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("group", [[], ["flink"]])
+def test_a_group_without_a_command_shows_its_help(run: Run, group: list[str]) -> None:
+    done = run(*group)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == run(*group, "--help").stdout
 
 
 def test_the_help_of_a_command_names_its_settings() -> None:
