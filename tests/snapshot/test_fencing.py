@@ -8,8 +8,6 @@ import pickle
 import shutil
 import socket
 import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -581,30 +579,3 @@ def test_an_open_checkpoint_cannot_be_pickled(url: str) -> None:
         pytest.raises(InvalidArgumentError, match="declare_keyed"),
     ):
         pickle.dumps(checkpoint)
-
-
-def test_a_writer_finds_the_checkpoint_that_a_forked_process_has_committed(url: str) -> None:
-    """It has the writer's own claim, so only a listing finds it."""
-    code = """
-        import os, sys
-        import pyarrow as pa
-        from statestore import StateStore
-
-        store = StateStore.open(sys.argv[1], table_format="parquet")
-
-        def write(checkpoint, number):
-            with checkpoint:
-                checkpoint.write_keyed("o", "s", pa.table({"k": [number]}), key=["k"])
-
-        write(store.snapshot(parallelism=1), 1)
-        begun = store.snapshot(parallelism=1)
-        child = os.fork()
-        if child == 0:
-            write(begun, 2)
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        begun.abandon()
-        write(store.snapshot(parallelism=1), 3)
-        assert store.checkpoints() == (1, 2, 3)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code), url], check=True, timeout=60)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -241,3 +244,32 @@ def test_many_ids_can_follow_the_largest_allowed_one(url: str) -> None:
     assert take(store).id == 9_000_000_000
     assert take(store, 9_000_000_001).id == 9_000_000_001
     assert take(store, 9_000_000_001).already_committed
+
+
+def test_a_writer_finds_the_checkpoint_that_a_forked_process_has_committed(tmp_path: Path) -> None:
+    """It has the writer's own claim, so only a listing finds it."""
+    code = """
+        import os, sys
+        import pyarrow as pa
+        from statestore import StateStore
+
+        store = StateStore.open(sys.argv[1], table_format="parquet")
+
+        def write(checkpoint, number):
+            with checkpoint:
+                checkpoint.write_keyed("o", "s", pa.table({"k": [number]}), key=["k"])
+
+        write(store.snapshot(parallelism=1), 1)
+        begun = store.snapshot(parallelism=1)
+        child = os.fork()
+        if child == 0:
+            write(begun, 2)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        begun.abandon()
+        write(store.snapshot(parallelism=1), 3)
+        assert store.checkpoints() == (1, 2, 3)
+    """
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)], check=True, timeout=60
+    )
