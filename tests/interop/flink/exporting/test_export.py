@@ -434,7 +434,12 @@ def test_an_invalid_target_is_refused(golden: StateStore, tmp_path: Path) -> Non
         export_savepoint(golden, str(tmp_path / "to"), parallelism=5, max_parallelism=4)
     with pytest.raises(InvalidArgumentError, match="no state is left"):
         export_savepoint(golden, str(tmp_path / "to"), selection=ExportSelection(operators=[]))
-    for numbers in ({"parallelism": 0}, {"max_parallelism": 0}, {"max_parallelism": 32769}):
+    wrong: list[dict[str, Any]] = [
+        {"parallelism": 0},
+        {"max_parallelism": 0},
+        {"max_parallelism": 32769},
+    ]
+    for numbers in wrong:
         with pytest.raises(InvalidArgumentError, match=r"parallelism must be in 1\.\.32768, not"):
             export_savepoint(golden, str(tmp_path / "to"), **numbers)
 
