@@ -80,10 +80,10 @@ notebooks: $(READY) $(DELTA) ## run the notebooks in examples/, and store their 
 	@$(WITH_JAVA) $(PY) -m tests.support.notebooks
 
 # What takes longest by tests/durations.json is started first, so that no worker has it left when the
-# others are done. Two workers run the tests of Spark's session and one those of tests/services, so
-# that each server starts once. Four workers run on two cores, as tests also wait.
-test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(ICEBERG) $(KAFKA) $(FLINK) $(QUICK) ## run the tests, four at a time; ARGS="-k name" goes to pytest
-	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),4) --dist loadgroup --no-loadscope-reorder \
+# others are done. One worker runs all tests of Spark's session and one those of tests/services, so
+# that the JVM and each server start once. Three workers run on two cores, as tests also wait.
+test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(ICEBERG) $(KAFKA) $(FLINK) $(QUICK) ## run the tests, three at a time; ARGS="-k name" goes to pytest
+	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),3) --dist loadgroup --no-loadscope-reorder \
 		-m "not long and not versions" $(ARGS)
 
 fetch: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(ICEBERG) $(KAFKA) $(FLINK) $(QUICK) ## fetch everything that make test needs

@@ -63,9 +63,6 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 READ_MODULES = tuple(
     f"tests/test_{name}.py" for name in ("house_rules", "layers", "module_tests", "patches")
 )
-# Tests of one Spark session take longer than a worker's share. These need other classes of Spark
-# than most, so that a second JVM loads few of them again.
-JOBS = ("tests/interop/spark/", "tests/jobs/", "tests/cli/")
 HAS_LOW_PRIORITY = pytest.StashKey[bool]()
 
 # For the processes that tests start, and for the session below.
@@ -171,8 +168,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def group_of_one_worker(item: pytest.Item) -> str | None:
-    """Return the group of a test that one worker runs, so that each server and the browser start
-    once, Spark's session twice, and the modules are parsed once.
+    """Return the group of a test that one worker runs, so that each server, the browser, and the
+    JVM of Spark's session start once, and the modules are parsed once.
     """
     if item.nodeid.startswith("tests/services/"):
         return "servers"
@@ -180,9 +177,7 @@ def group_of_one_worker(item: pytest.Item) -> str | None:
         return "browser"
     if item.nodeid.startswith(READ_MODULES):
         return "structure"
-    if "spark" not in marks_of(item):
-        return None
-    return "jobs" if item.nodeid.startswith(JOBS) else "spark"
+    return "spark" if "spark" in marks_of(item) else None
 
 
 def pytest_collection_finish() -> None:
@@ -195,7 +190,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Give Spark's workers the cores first, because their units are the longest.
+    """Give Spark's worker the cores first, because its unit is the longest by far.
 
     Every other worker lowers its priority, and that of the processes that it starts, once.
     """
