@@ -352,7 +352,7 @@ def parallelism_option(metavar: str = "N|auto|SIZE", text: str = "") -> Callable
         bytes_per_task = compared = None
         try:
             if compares and value is not None and "," in value:
-                compared = tuple(parse_integer(one.strip()) for one in value.split(","))
+                compared = tuple(parse_integer(one.strip()) for one in value.split(",") if one)
             elif value is not None:
                 parallelism, bytes_per_task = _parse_parallelism(value)
         except ValueError as error:

@@ -97,7 +97,7 @@ def test_rekey_reports_each_state(run: Run, store: StateStore) -> None:
     [
         ((), 2, "nothing to change: pass --max-parallelism, --key-column or --hash-scheme"),
         (("--max-parallelism", "0"), 2, "configured max parallelism 0 is out of"),
-        (("--key-column", "v"), 2, "a new key applies to only one state"),
+        (("--key-column", "v"), 2, "--key-column is of one state"),
         (("--key-column", "x", "--state", "u/s"), 2, "state 's' of operator 'u' has no column 'x'"),
         (
             ("--key-column", "at", "--state", "u/s"),

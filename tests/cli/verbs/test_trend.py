@@ -139,7 +139,7 @@ def test_the_restore_time_uses_the_rate_of_the_last_restore(
 def test_a_target_is_a_size_or_a_time(run: Run, grown: Path) -> None:
     for targets, message in (
         (("soon",), "'soon' is neither a size such as 100GB nor a time such as 10m"),
-        (("1GB", "2GB"), "--until is passed twice for size_bytes"),
+        (("1GB", "2GB"), "pass at most one size and one time"),
     ):
         words = [word for target in targets for word in ("--until", target)]
         done = run("trend", *words, "--store", grown)
