@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CLOSED_PIPE",
     "INTERRUPTED",
-    "REPLACED_BY_SETTINGS",
-    "REPLACED_OPTIONS",
-    "REPLACED_VERBS",
     "Invocation",
     "LazyVerb",
     "Root",
@@ -46,50 +43,6 @@ __all__ = [
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # the status that shells report for a tool ended by SIGPIPE
 _OUTPUTS = ("text", "json")  # of the setting ``output``
-REPLACED_OPTIONS = (
-    ("--operator", "--state"),
-    ("--operator", "--operator-name"),
-    ("--checkpoint", "CHECKPOINT"),
-    ("--batch", "BATCH"),
-    ("--to", "TARGET"),
-    ("--moved", "--allow"),
-    ("--host", "--address"),
-    ("--port", "--address"),
-    ("--delete", "--remove"),
-    ("--changed-only", "--rows"),
-    ("--keys", "--examples"),
-    ("--graph", "--job-graph"),
-)
-"""Former options, each with the option or argument that replaces it where a verb has this one."""
-REPLACED_BY_SETTINGS = {
-    "--rate": "restore_rate",
-    "--prices": "prices",
-    "--verify": "verify_files",
-    "--time-limit": "query_time_limit",
-    "--memory-limit": "query_memory_bytes",
-    "--queries": "ui_queries",
-    "--token": "ui_token",
-    "--store-url": "readers_url",
-    "--threads": "import_threads",
-    "--uid-format": "flink_uid_format",
-    "--seconds": "kafka_seconds",
-}
-"""Former options, each with the setting that replaces it."""
-REPLACED_VERBS = {
-    "as-of": "diff --rows",
-    "batch-parallelism": "plan --input",
-    "fork": "copy --linked",
-    "history": "get --history",
-    "pin": "savepoint --lease",
-    "purge": "forget --key",
-    "report": "ui --to",
-    "salvage": "repair CHECKPOINT",
-    "skew": "show --skew",
-    "sql": "query",
-    "unpin": "savepoint --remove",
-    "watch": "list --follow",
-}
-"""Former verbs, each with the verb and option that replace it."""
 _VERBS = Path(__file__).with_name("verbs")
 _DECLARED = re.compile(
     r'^@click\.(?:command|group)\(\n    "(?P<name>[\w-]+)",\n    cls=\w+,\n'
@@ -217,14 +170,7 @@ class Verb(click.Command):
         Options of a mode that was not selected are refused.
         """
         ctx.allow_extra_args = True
-        try:
-            rest = super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            replacement = self._replacement(error.option_name, ctx)
-            if replacement is None:
-                raise
-            message = f"no such option {error.option_name}; {replacement}"
-            raise click.UsageError(message, ctx) from error
+        rest = super().parse_args(ctx, args)
         if ctx.resilient_parsing:
             return rest
         if rest:
@@ -236,21 +182,6 @@ class Verb(click.Command):
         self._check_modes(ctx)
         return rest
 
-    def _replacement(self, former: str, ctx: click.Context) -> str | None:
-        """Return what to do instead of passing a former option; None for any other option."""
-        words = {word: one for one in self.params for word in (*one.opts, _argument_name(one))}
-        for option, word in REPLACED_OPTIONS:
-            parameter = words.get(word)
-            if option == former and isinstance(parameter, click.Argument):
-                return f"{word} is an argument"
-            if option == former and isinstance(parameter, click.Option):
-                form = "" if parameter.is_flag else f" {parameter.make_metavar(ctx)}"
-                return f"use {word}{form}"
-        setting = REPLACED_BY_SETTINGS.get(former)
-        if setting is None:
-            return None
-        return f"it is the setting {setting}: set STATESTORE_{setting.upper()}"
-
     def _check_modes(self, ctx: click.Context) -> None:
         """Refuse two modes, and an option that the mode does not take."""
         words = {word: parameter for parameter in self.params for word in parameter.opts}
@@ -261,7 +192,7 @@ class Verb(click.Command):
         }
         chosen = [mode for mode in self.modes if mode in passed]
         names = {
-            word: word if word[:1] == "-" else _argument_name(parameter)
+            word: word if word[:1] == "-" else parameter.human_readable_name.strip("[]")
             for word, parameter in words.items()
         }
         if len(chosen) > 1:
@@ -395,10 +326,6 @@ class Root(click.Group):
             return super().resolve_command(ctx, args)
         verbs = self.list_commands(ctx)
         close = get_close_matches(name, verbs, n=1)
-        replacement = REPLACED_VERBS.get(name, "")
-        if replacement.partition(" ")[0] in verbs:
-            message = f"unknown command '{name}'; use '{ctx.command_path} {replacement}'"
-            raise click.UsageError(message, ctx)
         hint = f"did you mean '{close[0]}'?" if close else f"the commands are {', '.join(verbs)}"
         raise click.UsageError(f"unknown command '{name}'; {hint}", ctx)
 
@@ -441,11 +368,6 @@ def _summary(error: type[StateStoreError]) -> str:
     # What follows is about attributes, which a shell does not see.
     for_shells = " ".join(first.split()).partition("; ``")[0]
     return re.sub(r":\w+:`(\w+)`", r"\1", for_shells).replace("``", "").rstrip(".")
-
-
-def _argument_name(parameter: click.Parameter) -> str:
-    """Return the name of an argument in a command's usage."""
-    return parameter.human_readable_name.strip("[]")
 
 
 def _is_path(text: str) -> bool:

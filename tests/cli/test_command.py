@@ -29,9 +29,6 @@ from statestore.catalog.holds import Pin, pin_to_json
 from statestore.cli.command import (
     CLOSED_PIPE,
     INTERRUPTED,
-    REPLACED_BY_SETTINGS,
-    REPLACED_OPTIONS,
-    REPLACED_VERBS,
     Root,
     Verb,
     exit_statuses,
@@ -216,28 +213,7 @@ def test_every_error_leaves_with_its_code(
         (["xyz"], 2, "unknown command 'xyz'; the commands are bootstrap, compact, config"),
         (["list"], 2, "no store is named: pass --store URL, or set STATESTORE_URI\nTry: "),
         (["list", "--sture", "x"], 2, "no such option '--sture'"),
-        (
-            ["show", "--operator", "totals-by-user"],
-            2,
-            "no such option --operator; use --state OPERATOR[/STATE]\nTry: statestore show --help",
-        ),
-        (
-            ["spark", "show", "--operator", "0=dedupe", "here"],
-            2,
-            "no such option --operator; use --operator-name NUMBER=NAME",
-        ),
-        (["list", "--operator", "x"], 2, "no such option '--operator'"),
-        (["edit", "--checkpoint", "1"], 2, "no such option --checkpoint; CHECKPOINT is an arg"),
-        (
-            ["plan", "--rate=9MB/s"],
-            2,
-            "no such option --rate; it is the setting restore_rate: set STATESTORE_RESTORE_RATE",
-        ),
-        (["savepoint", "--delete", "x"], 2, "no such option --delete; use --remove\nTry: "),
-        (["diff", "--changed-only", "1"], 2, "no such option --changed-only; use --rows [all|ch"),
-        (["flink", "history"], 2, "unknown command 'history'; the commands are export, "),
         (["spark", "bootstrap", "nope"], 2, "JOB 'nope' must name a function, as job.py:build"),
-        (["watch", "x"], 2, "unknown command 'watch'; use 'statestore list --follow'"),
         (["list", "x", "--store", "fraud"], 2, "got unexpected extra argument (x)\nTry: "),
         (
             ["plan", "--parallelism", "x", "--store", "fraud"],
@@ -345,20 +321,6 @@ def test_the_help_of_a_command_names_its_settings() -> None:
             assert used <= named, verb.name
             found += len(used)
     assert found > 10
-
-
-def test_replacements_exist() -> None:
-    parameters = [one for verb in COMMANDS.values() for one in verb.params]
-    options = {word for one in parameters for word in one.opts}
-    names = {one.human_readable_name.strip("[]") for one in parameters}
-    assert {word for _, word in REPLACED_OPTIONS} <= options | names
-    assert {*REPLACED_BY_SETTINGS.values()} <= {field.name for field in fields(Settings)}
-    assert not {*REPLACED_BY_SETTINGS} & options
-    assert not {*REPLACED_VERBS} & {*COMMANDS}
-    for replacement in REPLACED_VERBS.values():
-        name, *words = replacement.split()
-        known = {word for one in COMMANDS[name].params for word in one.opts}
-        assert {*words} <= known | {"CHECKPOINT"}
 
 
 def test_notes_follow_the_sentence(run: Run, fraud: Path) -> None:
