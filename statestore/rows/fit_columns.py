@@ -126,9 +126,10 @@ def _leaves(column: pa.Array) -> list[pa.Array] | None:
         parts = [_leaves(field) for field in column.flatten()]
         return None if None in parts else [leaf for part in parts for leaf in part or ()]
     if types.is_list(data_type) or types.is_large_list(data_type) or types.is_map(data_type):
-        offsets = np.asarray(column.offsets)
-        if (np.diff(offsets) < 0).any():
+        if (np.diff(np.asarray(column.offsets)) < 0).any():
             return None
+        column = column.drop_null()  # a null may have offsets of hidden values
+        offsets = np.asarray(column.offsets)
         return _leaves(column.values.slice(offsets[0], offsets[-1] - offsets[0]))
     if types.is_fixed_size_list(data_type):
         return _leaves(column.flatten())

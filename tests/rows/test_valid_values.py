@@ -146,6 +146,7 @@ def test_a_slice_without_the_invalid_value_is_accepted(store: StateStore) -> Non
         assert stored.to_pylist() == values.to_pylist(), name
 
 
+HIDES, ENDS = pa.array([False, True]), pa.array([0, 1, 2], pa.int32())
 HAS_TEXT = pa.struct([("a", pa.dictionary(pa.int32(), pa.string()))])
 
 
@@ -157,10 +158,18 @@ HAS_TEXT = pa.struct([("a", pa.dictionary(pa.int32(), pa.string()))])
         pa.array([[None], [{"a": None}]], pa.list_(HAS_TEXT)),
         pa.array([[(1, None)], None], pa.map_(pa.int32(), HAS_TEXT)),
         pa.array([{"b": None}, None], pa.struct([("b", HAS_TEXT)])),
-        pa.StructArray.from_arrays([DIGITS], ["a"], mask=pa.array([False, True])),
-        pa.StructArray.from_arrays([BAD], ["a"], mask=pa.array([False, True])),
+        *(
+            build
+            for values in (DIGITS, BAD)
+            for build in (
+                pa.StructArray.from_arrays([values], ["a"], mask=HIDES),
+                pa.ListArray.from_arrays(ENDS, values, mask=HIDES),
+                pa.LargeListArray.from_arrays(ENDS.cast(pa.int64()), values, mask=HIDES),
+                pa.MapArray.from_arrays(ENDS, pa.array(["x", "y"]), values, mask=HIDES),
+            )
+        ),
     ],
-    ids=["text", "text in a list", "text in a map", "text in a struct", "decimal", "bytes"],
+    ids=lambda values: str(values.type),
 )
 def test_what_is_under_a_null_is_no_value(store: StateStore, values: pa.Array) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
