@@ -15,7 +15,7 @@ from statestore.cli.drawing import (
     span_text,
     spans,
 )
-from statestore.cli.output import Page, TextTable, cell, json_text, table_of
+from statestore.cli.output import Page, TextTable, json_text, table_of
 from statestore.format.digest import digest_text
 from statestore.format.left_out import LeftOutState
 from statestore.format.manifest import KeyedEntry, Manifest
@@ -288,7 +288,7 @@ def _placement_table(members: Sequence[OperatorPlacement]) -> TextTable:
         bytes_there = [
             "-" if placement is None else size(placement.local_bytes) for placement in here
         ]
-        table.add_row(*map(cell, (str(number), host, *bytes_there)))
+        table.add_row(str(number), host, *bytes_there)
     return table
 
 

@@ -41,7 +41,6 @@ __all__ = [
     "Output",
     "Page",
     "ReadError",
-    "cell",
     "document_text",
     "is_unicode",
     "json_document",
@@ -288,11 +287,6 @@ def table_of(*columns: str, right: Collection[str] = ()) -> TextTable:
     return TextTable(columns, right)
 
 
-def cell(text: str) -> str:
-    """Return a cell's text."""
-    return text
-
-
 def document_text(result: object, *, indent: int | None, ascii_only: bool) -> str:
     """Return a result as JSON; values of columns are encoded without loss."""
     return json.dumps(json_document(result), indent=indent, ensure_ascii=ascii_only)
@@ -339,7 +333,7 @@ def write_rows(
     else:
         table = table_of(*names, right=right)
         for row in texts:
-            table.add_row(*map(cell, row))
+            table.add_row(*row)
         page.table(table)
     if is_cut:
         shown = count(len(rows))

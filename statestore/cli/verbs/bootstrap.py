@@ -22,7 +22,7 @@ from statestore.cli.options import (
     sql_option,
     type_option,
 )
-from statestore.cli.output import Bar, Output, Page, cell, page, progress_bar, table_of
+from statestore.cli.output import Bar, Output, Page, page, progress_bar, table_of
 from statestore.cli.verbs.flink_plan import read_plan
 from statestore.engines.row_check import CheckedRows
 from statestore.errors import (
@@ -320,7 +320,7 @@ def _write_columns(page: Page, source: SourceTable, planned: BootstrappedState) 
     """Write the columns of the state before its rows are read."""
     table = table_of("column", "type", "role", "hashed as")
     for column in planned.columns:
-        table.add_row(*map(cell, (column.name, column.type, column.role, column.hashed_as or "")))
+        table.add_row(column.name, column.type, column.role, column.hashed_as or "")
     rows = "" if source.rows is None else f", {counted(source.rows, 'row')}"
     page.line(f"{source.name}{rows}, as {planned}:")
     page.table(table)

@@ -15,7 +15,7 @@ from statestore.cli.options import (
     dry_run_option,
     from_older_option,
 )
-from statestore.cli.output import Output, Page, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, progress_bar, table_of
 from statestore.maintenance.compact import CompactedState, CompactReport
 
 __all__ = ["compact_checkpoint"]
@@ -75,7 +75,7 @@ def write_report(page: Page, report: CompactReport) -> None:
     columns = ("operator", "state", "layers", "files", "size", "spans folded", "rows read")
     table = table_of(*columns, right={*columns[2:]})
     for state in report.states:
-        table.add_row(*(cell(text) for text in _row(state)))
+        table.add_row(*_row(state))
     page.table(table)
     write_derived(page, report)
 

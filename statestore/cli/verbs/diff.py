@@ -18,7 +18,6 @@ from statestore.cli.output import (
     Column,
     Output,
     Page,
-    cell,
     progress_bar,
     table_of,
     value_text,
@@ -221,7 +220,7 @@ def write_difference(page: Page, difference: CheckpointDifference) -> None:
         numbers = ["rows in a", "rows in b", "added", "removed", "changed", "key groups"]
         table = table_of("operator", "state", *numbers, right={*numbers})
         for state in difference.states:
-            table.add_row(*(cell(text) for text in _row(state)))
+            table.add_row(*_row(state))
         page.table(table)
         _explain_changes(page, difference.states)
     for state in difference.states:

@@ -12,7 +12,7 @@ from statestore.cli.arguments import distinct, named_values
 from statestore.cli.command import Invocation, Root, Verb, pass_invocation
 from statestore.cli.drawing import count, size
 from statestore.cli.options import max_parallelism_option, subtasks_option
-from statestore.cli.output import Output, Page, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, progress_bar, table_of
 from statestore.errors import DamagedFileError
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _write_operator(page: Page, operator: ShownOperator) -> None:
         numbers = ("entries", "key groups", "fullest", "bytes")
         table = table_of("keyed state", *numbers, "kind", "key", "value", right=set(numbers))
         for state in operator.keyed:
-            table.add_row(*map(cell, _keyed_row(state)))
+            table.add_row(*_keyed_row(state))
         page.table(table)
     for state in operator.keyed:
         if state.note is not None:
@@ -246,7 +246,7 @@ def _write_operator(page: Page, operator: ShownOperator) -> None:
         for listed in operator.operator:
             by_subtask = ", ".join(map(count, listed.elements.values()))
             row = (listed.state, listed.mode, listed.type, by_subtask, size(listed.size_bytes))
-            table.add_row(*map(cell, row))
+            table.add_row(*row)
         page.table(table)
     for elements in operator.operator:
         for split in elements.splits or ():
@@ -289,5 +289,5 @@ def write_repacked(page: Page, repacked: RepackResult) -> None:
             operator.parallelism,
             operator.max_parallelism_before,
         )
-        table.add_row(*map(cell, (operator.operator, *map(count, sums))))
+        table.add_row(operator.operator, *map(count, sums))
     page.table(table)

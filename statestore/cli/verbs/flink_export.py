@@ -19,7 +19,7 @@ from statestore.cli.options import (
     operators_option,
     subtasks_option,
 )
-from statestore.cli.output import Output, Page, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, progress_bar, table_of
 from statestore.cli.verbs.flink import access_option, savepoint_access
 from statestore.jobgraph.redistribution import RedistributionMode
 
@@ -160,7 +160,7 @@ def write_exported(page: Page, exported: ExportedSavepoint) -> None:
         table = table_of("state", "in Flink", "kind", "type", "rows", right={"rows"})
         for state in operator.states:
             row = (state.state, state.flink_name, state.kind, state.value_type)
-            table.add_row(*map(cell, (*row, count(state.rows))))
+            table.add_row(*row, count(state.rows))
         page.table(table)
     for carried in exported.carried:
         page.line(f"carried unchanged: {carried}")

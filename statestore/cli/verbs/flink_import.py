@@ -14,7 +14,7 @@ from statestore.cli.arguments import distinct, named_values, toml_of
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count
 from statestore.cli.options import operators_option
-from statestore.cli.output import Output, Page, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, progress_bar, table_of
 from statestore.cli.verbs.flink import (
     access_option,
     dropping,
@@ -220,7 +220,7 @@ def write_imported(page: Page, imported: FlinkImportSummary) -> None:
     for state in imported.states:
         key = ", ".join(state.key)
         row = (state.operator, state.state, state.kind or state.sort, count(state.rows), key)
-        table.add_row(*map(cell, row))
+        table.add_row(*row)
     page.table(table)
     for state in imported.states:
         if state.kept_as_bytes is not None:

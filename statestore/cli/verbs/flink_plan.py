@@ -10,7 +10,7 @@ import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count
-from statestore.cli.output import Output, Page, cell, table_of
+from statestore.cli.output import Output, Page, table_of
 from statestore.durations import duration_text
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _write_state(page: Page, state: ShownPlanState) -> None:
     table = table_of("column", "type", "role", "nulls")
     for column in state.columns:
         nulls = "no" if column.is_required else "yes"
-        table.add_row(*map(cell, (column.name, column.type, column.role, nulls)))
+        table.add_row(column.name, column.type, column.role, nulls)
     page.table(table)
     if state.optional:
         page.line(f"  optional     {', '.join(state.optional)}")

@@ -19,7 +19,7 @@ from statestore.cli.options import (
     no_checkpoint_argument,
     state_option,
 )
-from statestore.cli.output import Output, Page, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, progress_bar, table_of
 from statestore.format.schema import DataType
 from statestore.maintenance.erase import ForgottenSubject, ReplacedCheckpoint
 from statestore.maintenance.erase_search import (
@@ -194,7 +194,7 @@ def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> Non
             for state in checkpoint.states
         ] or [("key not present", "", "", "", "")]
         for number, state in enumerate(states):
-            table.add_row(*map(cell, (*(first if number == 0 else ("", "", "")), *state)))
+            table.add_row(*(first if number == 0 else ("", "", "")), *state)
     page.table(table)
     several = (
         state for checkpoint in replaced for state in checkpoint.states if len(state.keys) > 1

@@ -12,7 +12,7 @@ from statestore.cli.checkpoints import write_left_out
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, when
 from statestore.cli.options import any_state_option, checkpoint_argument, key_option
-from statestore.cli.output import Output, Page, cell, json_text, table_of, value_text
+from statestore.cli.output import Output, Page, json_text, table_of, value_text
 from statestore.format.left_out import LeftOutState, left_out_of
 from statestore.format.state import KeyedState
 from statestore.restore.key_states import KeyAt, KeyStates
@@ -140,7 +140,7 @@ def write_rows(page: Page, found: FoundRows) -> None:
         return
     table = table_of(*found.rows[0])
     for row in found.rows:
-        table.add_row(*(cell(value_text(value)) for value in row.values()))
+        table.add_row(*(value_text(value) for value in row.values()))
     page.table(table)
     write_left_out(page, found.left_out)
 
@@ -165,7 +165,7 @@ def write_found(page: Page, result: KeyFound) -> None:
         for one in found.states:
             for row in one.rows:
                 values = ", ".join(f"{name} {value_text(value)}" for name, value in row.items())
-                table.add_row(cell(one.operator), cell(one.state), cell(values))
+                table.add_row(one.operator, one.state, values)
         page.table(table)
     for skipped in found.skipped:
         page.line(f"skipped {skipped.entry.state}: {skipped.reason}")
@@ -193,7 +193,7 @@ def write_history(page: Page, result: KeyHistoryResult) -> None:
     for one in result.history:
         mark = "*" if one.is_changed else ""
         first = (mark, str(one.checkpoint_id), when(one.created_at_ms))
-        table.add_row(*map(cell, (*first, *_rows(one, result.key))))
+        table.add_row(*first, *_rows(one, result.key))
     page.table(table)
     for one in result.history:
         write_left_out(page, one.left_out, indent=f"  {one.checkpoint_id}: ")

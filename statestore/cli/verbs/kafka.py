@@ -18,7 +18,7 @@ from statestore.cli.options import (
     from_older_option,
     one_state_option,
 )
-from statestore.cli.output import Output, Page, cell, table_of
+from statestore.cli.output import Output, Page, table_of
 from statestore.errors import IncompatibleStateError
 from statestore.maintenance.translate_offsets import (
     TranslatedOffsets,
@@ -259,7 +259,7 @@ def write_translated(page: Page, translated: TranslatedOffsets) -> None:
         *("topic", "partition", "source", "translated", "live"), *("decision", "offset", "reason")
     )
     for each in translated.partitions:
-        table.add_row(*map(cell, _row(each)))
+        table.add_row(*_row(each))
     page.table(table)
     state = f"state {translated.state} of operator {translated.operator}"
     if translated.new_checkpoint_id is None:

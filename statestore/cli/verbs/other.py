@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import click
 
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.output import Output, Page, cell, table_of
+from statestore.cli.output import Output, Page, table_of
 from statestore.extras import needs_extra
 from statestore.settings import Setting
 
@@ -52,7 +52,7 @@ def write_configuration(page: Page, configuration: Configuration) -> None:
         value = "none" if setting.value is None else str(setting.value)
         default = "none" if setting.default is None else str(setting.default)
         row = (setting.name, value, setting.unit, default, setting.source)
-        table.add_row(*(cell(text) for text in row))
+        table.add_row(*row)
     page.table(table)
 
 

@@ -37,7 +37,7 @@ from statestore.cli.options import (
     restore_options,
     state_option,
 )
-from statestore.cli.output import Output, Page, cell, table_of
+from statestore.cli.output import Output, Page, table_of
 from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.maintenance.batch_parallelism import (
     BatchParallelism,
@@ -340,7 +340,7 @@ def _table(found: Comparison) -> Any:
     table = table_of(*columns, right={*columns[1:]})
     for option in found.options:
         mark = "->" if option.parallelism == found.chosen else ""
-        table.add_row(*(cell(text) for text in [mark, *_row(option)]))
+        table.add_row(mark, *_row(option))
     return table
 
 

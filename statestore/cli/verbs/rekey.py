@@ -18,7 +18,7 @@ from statestore.cli.options import (
     max_parallelism_option,
     state_option,
 )
-from statestore.cli.output import Output, Page, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, progress_bar, table_of
 from statestore.format.digest import digest_text
 from statestore.maintenance.rekey import RekeyedState, RekeyReport
 
@@ -84,7 +84,7 @@ def write_report(page: Page, report: RekeyReport) -> None:
     columns = ("state", "key", "max parallelism", "hash scheme", *numbers, "digest")
     table = table_of(*columns, right={*numbers})
     for state in report.states:
-        table.add_row(*map(cell, _row(state)))
+        table.add_row(*_row(state))
     page.table(table)
     write_derived(page, report)
 

@@ -8,7 +8,7 @@ from statestore.cli.checkpoints import write_derived
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted
 from statestore.cli.options import dry_run_option, keys_option, no_checkpoint_argument
-from statestore.cli.output import Output, Page, cell, json_text, progress_bar, table_of
+from statestore.cli.output import Output, Page, json_text, progress_bar, table_of
 from statestore.errors import CorruptionError
 from statestore.keys.groups import KeyGroupRange
 from statestore.maintenance.repair import RepairedStore
@@ -77,7 +77,7 @@ def write_report(page: Page, report: SalvageReport) -> None:
     table = table_of("operator", "state", "damaged file", "what is wrong")
     for file in report.damaged:
         row = (file.operator or "", file.state or "", file.file, "; ".join(file.what))
-        table.add_row(*(cell(text) for text in row))
+        table.add_row(*row)
     page.table(table)
     for state in report.states:
         _write_state(state, page)
@@ -91,7 +91,7 @@ def _write_state(state: SalvagedState, page: Page) -> None:
         columns = ["key groups", "rows lost", "intact in", "keys there", "filled from"]
         table = table_of(*columns, right={*columns[1:]})
         for part in state.lost:
-            table.add_row(*(cell(text) for text in _part(part)))
+            table.add_row(*_part(part))
         page.table(table)
     if state.keys:
         shown = ", ".join(json_text(dict(key)) for key in state.keys[:_KEYS_IN_TEXT])

@@ -19,7 +19,7 @@ from statestore.cli.options import (
     restore_options,
     state_option,
 )
-from statestore.cli.output import Output, Page, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, progress_bar, table_of
 from statestore.cli.verbs.plan import Rate, keep_rate
 from statestore.format.digest import digest_text
 from statestore.restore.export import ExportedCheckpoint, ExportedState
@@ -123,7 +123,7 @@ def write_restored(page: Page, restored: Restored) -> None:
     )
     for state in done.states:
         numbers = (count(state.rows), size(state.size_bytes), count(state.files))
-        table.add_row(*(cell(text) for text in (state.operator, state.state, *numbers)))
+        table.add_row(state.operator, state.state, *numbers)
     page.table(table)
     write_left_out(page, done.left_out)
     for state in done.states:
@@ -140,5 +140,5 @@ def _write_proof(page: Page, state: ExportedState) -> None:
     rows.append(("each" if proof.copies else "sum", proof.together))
     for name, found in (*rows, ("stored", proof.stored)):
         cells = (name, count(found.rows), digest_text(found.digest))
-        table.add_row(*(cell(text) for text in cells))
+        table.add_row(*cells)
     page.table(table)

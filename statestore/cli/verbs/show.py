@@ -26,7 +26,7 @@ from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import bar, count, counted, duration, size, size_and_files, when
 from statestore.cli.graphs import ShownGraph, shown_graph, write_graph
 from statestore.cli.options import checkpoint_argument, keys_option, state_option
-from statestore.cli.output import Column, Output, Page, cell, table_of, value_text
+from statestore.cli.output import Column, Output, Page, table_of, value_text
 from statestore.cli.summaries import held_text, metrics_text
 from statestore.errors import InvalidArgumentError
 from statestore.format.digest import RowSet, digest_text
@@ -89,7 +89,7 @@ def _write_groups(page: Page, report: SkewReport, operator: SkewedOperator) -> N
             f"{one.times:.2f}",
             bar(one.share, most, width=BAR, pen=page.pen),
         )
-        table.add_row(*map(cell, cells))
+        table.add_row(*cells)
     page.table(table)
 
 
@@ -111,7 +111,7 @@ def _write_keys(page: Page, hot: HotKeys) -> None:
         text = value_text(key_value(tuple(key.key.values())))
         drawn = bar(key.rows, most, width=BAR, pen=page.pen)
         cells = (text, str(key.key_group), count(key.rows), f"{key.rows / hot.rows:.2%}", drawn)
-        table.add_row(*map(cell, cells))
+        table.add_row(*cells)
     page.table(table)
 
 

@@ -28,7 +28,7 @@ from statestore.cli.options import (
     shape_options,
     spark_target,
 )
-from statestore.cli.output import Output, Page, cell, progress_bar, table_of
+from statestore.cli.output import Output, Page, progress_bar, table_of
 from statestore.extras import needs_extra
 from statestore.storage import open_storage
 
@@ -333,7 +333,7 @@ def _write_store(page: Page, store: ShownStore) -> None:
     for number, size_bytes in enumerate(store.file_bytes):
         in_it = "?" if store.rows is None else count(store.rows[number])
         of_each = (count(variable.rows[number]) for variable in store.variables)
-        table.add_row(*map(cell, (str(number), in_it, size(size_bytes), *of_each)))
+        table.add_row(str(number), in_it, size(size_bytes), *of_each)
     page.table(table)
 
 
@@ -386,7 +386,7 @@ def write_imported(page: Page, imported: SparkImportSummary) -> None:
             ", ".join(store.entry),
         )
         row = (store.operator, store.state, count(store.rows), key, entry)
-        table.add_row(*map(cell, row))
+        table.add_row(*row)
     page.table(table)
     for store in imported.states:
         for note in store.kept_as_bytes:
@@ -440,7 +440,7 @@ def exported_table(stores: Sequence[ExportedStore]) -> Any:
             size(sum(store.size_bytes)),
             most,
         )
-        table.add_row(*map(cell, row))
+        table.add_row(*row)
     return table
 
 

@@ -20,7 +20,7 @@ from statestore.cli.options import (
     dry_run_option,
     location_module,
 )
-from statestore.cli.output import Output, Page, cell, page, progress_bar, table_of
+from statestore.cli.output import Output, Page, page, progress_bar, table_of
 from statestore.cli.verbs.spark import exported_table, open_session
 from statestore.errors import InvalidArgumentError
 from statestore.interop.tables.table_formats import open_query, open_table
@@ -254,7 +254,7 @@ def write_plan(page: Page, plan: QueryPlan) -> None:
         table = table_of("column", "type", "role", "nullable")
         for column in state.columns:
             nullable = "" if column.is_nullable else "no"
-            table.add_row(*map(cell, (column.name, column.type, column.role, nullable)))
+            table.add_row(column.name, column.type, column.role, nullable)
         page.table(table)
 
 

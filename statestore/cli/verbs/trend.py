@@ -22,7 +22,7 @@ from statestore.cli.drawing import (
     when,
 )
 from statestore.cli.options import state_option, subtasks_option
-from statestore.cli.output import DRAWING_WIDTH, Output, Page, cell, progress_bar, table_of
+from statestore.cli.output import DRAWING_WIDTH, Output, Page, progress_bar, table_of
 from statestore.cli.summaries import rows_text
 from statestore.cli.verbs.plan import Rate, kept_rate, unknown_rate
 from statestore.durations import milliseconds_of
@@ -175,7 +175,7 @@ def _write_states(page: Page, trend: StoreTrend) -> None:
     table = table_of(*shown, right=set(shown) - {"state", "bytes so far"})
     for state in trend.states:
         values = dict(zip(_COLUMNS, _cells(page, state), strict=True))
-        table.add_row(*(cell(values[name]) for name in shown))
+        table.add_row(*(values[name] for name in shown))
     page.table(table)
     if any(state.is_provisional and state.size for state in trend.states):
         page.line(
@@ -271,7 +271,7 @@ def _write_table(page: Page, forecasts: Sequence[tuple[str, Forecast]]) -> None:
             is_far |= forecast.is_far
             text = f"{_day(forecast.at_ms)}{mark}"
             between = f"{_day(forecast.earliest_ms or 0)} and {_day(forecast.latest_ms or 0)}"
-        table.add_row(*map(cell, (name, text, between)))
+        table.add_row(name, text, between)
     page.table(table)
     if is_far:
         page.line("~ more than 10 times as far away as the checkpoints span")

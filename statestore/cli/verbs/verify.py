@@ -13,7 +13,6 @@ from statestore.cli.output import (
     Output,
     Page,
     TextTable,
-    cell,
     progress_bar,
     table_of,
     write_first,
@@ -109,7 +108,7 @@ def _broken_table(files: Sequence[tuple[BrokenFile, ...]], *, shows_checkpoints:
     used = {name: texts for name, texts in columns.items() if any(texts)}
     table = table_of(*used)
     for row in zip(*used.values(), strict=True):
-        table.add_row(*map(cell, row))
+        table.add_row(*row)
     return table
 
 
