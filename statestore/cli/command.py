@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, cached_property
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -43,7 +45,7 @@ __all__ = [
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # the status that shells report for a tool ended by SIGPIPE
 _OUTPUTS = ("text", "json")  # of the setting ``output``
-_VERBS = Path(__file__).with_name("verbs")
+_VERBS = "statestore.cli.verbs"
 _DECLARED = re.compile(
     r'^@click\.(?:command|group)\(\n    "(?P<name>[\w-]+)",\n    cls=\w+,\n'
     r'    section="(?P<section>[^"]+)",.*?^def (?P<function>\w+)\(.*?^    """(?P<does>.*?)\.?"""',
@@ -257,11 +259,13 @@ def _declared_verbs() -> Mapping[str, Mapping[str, LazyVerb]]:
 
     Their text is searched for declarations, because importing all modules takes seconds.
     """
+    package: Any = find_spec(_VERBS)
     verbs: dict[str, dict[str, LazyVerb]] = {}
-    for file in sorted(_VERBS.glob("*.py")):
-        for found in _DECLARED.finditer(file.read_text(encoding="utf-8")):
-            module, does = f"statestore.cli.verbs.{file.stem}", " ".join(found["does"].split())
-            verb = LazyVerb(module, found["function"], does)
+    for module in iter_modules(package.submodule_search_locations, f"{_VERBS}."):
+        finder: Any = module.module_finder  # of a folder, or of a zip file
+        spec = finder.find_spec(module.name)
+        for found in _DECLARED.finditer(spec.loader.get_source(module.name)):
+            verb = LazyVerb(module.name, found["function"], " ".join(found["does"].split()))
             verbs.setdefault(found["section"], {})[found["name"]] = verb
     return {section: dict(sorted(named.items())) for section, named in verbs.items()}
 

@@ -41,6 +41,7 @@ from statestore.settings import Settings
 from tests.cli.conftest import JOB
 from tests.interop.flink.goldens import FOLDER
 from tests.support.iceberg_config import configure
+from tests.syntax import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -522,3 +523,21 @@ def test_a_superfluous_path_is_suggested_as_the_store(run: Run) -> None:
     assert (done.exit_code, done.stdout) == (2, "")
     assert "to name a store, use --store ./shop" in done.stderr
     assert "--store" not in run("list", "shop", "latest").stderr
+
+
+def test_a_zip_file_has_all_verbs(tmp_path: Path) -> None:
+    """Spark's ``--py-files`` takes one; a wheel is one, too."""
+    archive = shutil.make_archive(str(tmp_path / "files"), "zip", ROOT, "statestore")
+    words = [sys.executable, "-m", "statestore", "--help"]
+    helps = [
+        subprocess.run(
+            words,
+            env=os.environ | {"PYTHONPATH": path},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        for path in (archive, str(ROOT))
+    ]
+    assert [one.returncode for one in helps] == [0, 0], helps[0].stderr
+    assert helps[0].stdout == helps[1].stdout
