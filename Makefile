@@ -46,12 +46,15 @@ RELEASES := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' releases.toml)
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
 
-# uv needs a third of pip's processor time. It is told what pip is told, the environment's settings
-# last. Where it fails, for example without its wheel or for an index that only pip knows, pip tries.
+# uv needs a third of pip's processor time. It is told what pip is told, in the sections of pip's
+# configuration, the last of which counts. Where uv fails, for example without its wheel, pip tries.
 define PIP_SETTINGS
-eval "$$($(PY) -m pip config list 2> /dev/null | sort --reverse | sed -n \
-	-e 's/^[^=]*\.index-url=/export UV_DEFAULT_INDEX=/p' -e 's/^[^=]*\.find-links=/export UV_FIND_LINKS=/p' \
-	-e 's/^[^=]*\.extra-index-url=/export UV_INDEX=/p' -e 's/^[^=]*\.cert=/export SSL_CERT_FILE=/p')"
+settings="$$($(PY) -m pip config list 2> /dev/null)"; \
+for section in global install :env:; do eval "$$(sed -n <<< "$$settings" -e "/=''$$/d" \
+	-e "s/^$$section\.index-url=/export UV_DEFAULT_INDEX=/p" \
+	-e "s/^$$section\.extra-index-url=/export UV_INDEX=/p" \
+	-e "s/^$$section\.find-links=/export UV_FIND_LINKS=/p" \
+	-e "s/^$$section\.cert=/export SSL_CERT_FILE=/p")"; done
 endef
 INSTALL = $(PIP_SETTINGS); install() { \
 	$(PY) -m uv pip install $$([ -t 2 ] || echo --quiet) --python "$$1" "$${@:2}" \

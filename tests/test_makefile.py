@@ -103,3 +103,19 @@ def test_pip_keeps_no_cache_in_a_home_that_cannot_be_written(home: str, cache: b
     assert done.returncode == 0, done.stderr
     for setting in ("PIP_NO_CACHE_DIR=1", "UV_NO_CACHE=1"):
         assert (setting not in done.stdout.splitlines()) == cache
+
+
+def test_uv_is_told_what_pip_is_told(tmp_path: Path) -> None:
+    """A variable counts more than a file, unless it is empty, and the section for installs more
+    than the global one.
+    """
+    file = tmp_path / "pip.conf"
+    file.write_text(
+        "[install]\nindex-url = http://b/\ncert = /c\n[global]\nindex-url = http://a/\n"
+    )
+    shell = {"PIP_CONFIG_FILE": str(file), "PIP_FIND_LINKS": "/wheels", "PIP_CERT": ""}
+    for more, index in (({}, "http://b/"), ({"PIP_INDEX_URL": "http://v/"}, "http://v/")):
+        done = make("--eval", "shown: ; @$(PIP_SETTINGS); env", "shown", environ=shell | more)
+        assert done.returncode == 0, done.stderr
+        told = {f"UV_DEFAULT_INDEX={index}", "UV_FIND_LINKS=/wheels", "SSL_CERT_FILE=/c"}
+        assert told <= {*done.stdout.splitlines()}
