@@ -34,8 +34,8 @@ from statestore.format.metrics import (
 class ManifestSummary:
     """The totals of a checkpoint; ``command`` brought its state from outside, and is usually None.
 
-    ``amount`` is that of all data files, of which ``changed_rows`` rows are changes, in ``layers``
-    layers. The other members are those of :class:`statestore.format.manifest.Manifest`.
+    ``amount`` counts all data files. Of its rows, ``changed_rows`` are changes, in ``layers``
+    layers. The other members are as in :class:`statestore.format.manifest.Manifest`.
     """
 
     checkpoint_id: int
