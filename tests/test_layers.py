@@ -17,6 +17,7 @@ LAYERS = (
     ("jobs", "statestore.demo", "statestore.testing", "statestore.__main__"),
     ("statestore.prometheus", "statestore.ui"),
     ("statestore.cli",),
+    ("statestore.contract",),
     ("statestore.interop",),
     ("statestore.streaming",),
     ("statestore.settings",),
@@ -106,6 +107,7 @@ HOMES = {
         "statestore.catalog",
         "statestore.snapshot.subtask_writer",
         "statestore.settings",
+        "statestore.contract.lock",
         "statestore.interop.spark.location",
         "statestore.interop.spark.operator_reader",
         "statestore.restore.plan",  # what subtasks read: values by the hundred thousand
@@ -153,6 +155,12 @@ PURE = (
     "statestore.keys.sql",
     "statestore.jobgraph",
     "statestore.format",
+    "statestore.contract.model",
+    "statestore.contract.lock",
+    "statestore.contract.compare",
+    "statestore.contract.store_rules",
+    "statestore.contract.spark_rules",
+    "statestore.contract.flink_rules",
     "statestore.spark.java",
 )
 
@@ -232,7 +240,7 @@ def test_every_module_is_imported() -> None:
     """A module that nothing imports is a leftover, unless it is started or loaded by its name."""
     by_name = (
         *("statestore.cli.verbs", "statestore.demo.cluster", "statestore.testing", "jobs"),
-        *("statestore.spark.daemon", "statestore.spark.partition"),
+        *("statestore.spark.daemon", "statestore.spark.partition", "statestore.contract"),
     )
     names = {m.name for m in modules(*SOURCES) if not lies_in(m.name, by_name)}
     packages = {name.rpartition(".")[0] for name in names}

@@ -1,0 +1,32 @@
+"""Compare the contract of the old job with that of the new one, by the rules of their engine."""
+
+from __future__ import annotations
+
+from statestore.contract.model import Finding, JobContract
+from statestore.contract.store_rules import compare_store
+from statestore.errors import InvalidArgumentError
+
+_RULES = {"store": compare_store}
+
+
+def compare(old: JobContract, new: JobContract) -> tuple[Finding, ...]:
+    """Return the verdicts about the states of both contracts, and about the whole job.
+
+    Args:
+        old: The contract of the state.
+        new: The contract of the job that shall continue with it.
+
+    Raises:
+        InvalidArgumentError: If the contracts are of two engines, or of an unknown one.
+    """
+    if old.engine != new.engine:
+        raise InvalidArgumentError(
+            f"the old state is of engine {old.engine!r}, and the new job of {new.engine!r}: a job "
+            "restarts only with state of its own engine. Import the state into a store and export "
+            "it for the other engine first"
+        )
+    if old.engine not in _RULES:
+        raise InvalidArgumentError(
+            f"unknown engine {old.engine!r} in a contract: use one of {', '.join(_RULES)}"
+        )
+    return _RULES[old.engine](old, new)
