@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from statestore.cli.arguments import distinct, named_values
 from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.job_function import call_job, job_function
 from statestore.cli.options import (
     INSTANT,
     dry_run_option,
@@ -33,8 +29,6 @@ if TYPE_CHECKING:
     from statestore.interop.spark.wanted_states import WantedColumn
 
 __all__ = ["bootstrap_location"]
-
-_LOADED = "statestore_query_of_user"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,11 +142,13 @@ def bootstrap_location(
         raise click.UsageError("name the NEW location for the tables")
     if new is None:
         _refuse_without_location(watermark=watermark, fingerprint=fingerprint, dry_run=dry_run)
-    build = _load_function(job)
+    build = click.get_current_context().with_resource(job_function(job))
     values = named_values("--conf", "NAME=VALUE", settings)
     session = open_session(new or ".", values)
     plan = location_module("planned_query").plan_query(
-        _build(build, session, job), output_mode=output_mode, files_after=files_after
+        _check_streaming(call_job(build, session, job), job),
+        output_mode=output_mode,
+        files_after=files_after,
     )
     if new is None:
         return Output(_summary(plan), write_plan)
@@ -184,40 +180,7 @@ def _refuse_without_location(**options: object) -> None:
         )
 
 
-def _load_function(job: str) -> Callable[[Any], Any]:
-    """Return the function that JOB names; its module is imported."""
-    place, colon, name = job.rpartition(":")
-    if not (place and colon and name.isidentifier()):
-        raise click.UsageError(
-            f"JOB {job!r} must name a function, as job.py:build or package.module:build"
-        )
-    try:
-        if place.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(_LOADED, place)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[_LOADED] = module  # to find it when its classes are pickled
-            sys.path.insert(0, str(Path(place).resolve().parent))
-            spec.loader.exec_module(module)
-        else:
-            sys.path.insert(0, str(Path.cwd()))
-            module = importlib.import_module(place)
-    except Exception as error:  # the user's module may fail in any way
-        raise InvalidArgumentError(
-            f"cannot load {place}: {type(error).__name__}: {error}"
-        ) from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise InvalidArgumentError(f"{place} has no function {name!r}")
-    return function  # type: ignore[no-any-return]
-
-
-def _build(build: Callable[[Any], Any], session: Any, job: str) -> Any:
-    try:
-        query = build(session)
-    except Exception as error:  # the user's function may fail in any way
-        raise InvalidArgumentError(f"{job} failed: {type(error).__name__}: {error}") from error
+def _check_streaming(query: Any, job: str) -> Any:
     if not hasattr(query, "isStreaming"):
         raise InvalidArgumentError(
             f"{job} must return a streaming DataFrame, not {type(query).__name__}"
