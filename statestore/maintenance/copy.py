@@ -147,6 +147,7 @@ class FileCopy:
     copied_files: int = 0
     copied_bytes: int = 0
     linked: bool = False
+    touches: bool = True
     _done: int = 0
     _target_files: StoredFileIndex = field(init=False)
     _lock: Lock = field(default_factory=Lock)
@@ -224,7 +225,7 @@ class FileCopy:
         """Hard-link a file of the source; check its length only, and read no byte."""
         name = _new_path(file, number)
         try:
-            shared = link(self.source, file.name, self.target, name)
+            shared = link(self.source, file.name, self.target, name, touches=self.touches)
         except FileNotFoundError as error:
             raise _missing_file_error(self.source, file.name) from error
         try:
@@ -347,6 +348,8 @@ def copy(
     target: HasContext | str,
     *,
     linked: bool = False,
+    touch: bool = True,
+    after: int | None = None,
     as_savepoint: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     dry_run: bool = False,
@@ -370,6 +373,10 @@ def copy(
             new store records the table format and layout that it was opened with, or this
             store's.
         linked: makes a new store that shares the files, instead of copying them.
+        touch: gives linked files the current time, which both stores see, so that a garbage
+            collection of the target during the copy keeps them. Without it, nothing of this store
+            changes, and nobody may collect the target before the copy has ended.
+        after: the newest checkpoint that the target must still have when the copy is committed.
         as_savepoint: the name of the savepoint in the target. By default a savepoint keeps its
             name, and other checkpoints get none.
         storage_options: options for fsspec, if ``target`` is a path or URL.
@@ -409,6 +416,7 @@ def copy(
         on_progress or ignore_progress,
         () if is_copied else files,
         linked=linked,
+        touches=touch,
     )
     if making is not None and not is_copied:
         work.index_kept_files(making.catalog)
@@ -416,7 +424,7 @@ def copy(
         work.count_missing()
     elif making is not None:
         if new_id is None:
-            new_id = _copy_and_commit(making, manifest, work, name)
+            new_id = _copy_and_commit(making, Source(manifest, after), work, name)
         if name is not None:
             _put_savepoint(making.catalog, name, new_id)
     return CopiedCheckpoint(
@@ -479,11 +487,11 @@ def _open_target(source: Catalog, target: StoreContext, dry_run: bool) -> Derive
 
 
 def _copy_and_commit(
-    deriver: Deriver, manifest: Manifest, work: FileCopy, savepoint: str | None
+    deriver: Deriver, source: Source, work: FileCopy, savepoint: str | None
 ) -> int:
     """Copy the files that the target lacks, and commit; return the id of the new checkpoint."""
-    command = "fork" if work.linked else "copy"
-    with deriver.derive(Source(manifest), command, dry_run=False) as draft:
+    command, manifest = "fork" if work.linked else "copy", source.manifest
+    with deriver.derive(source, command, dry_run=False) as draft:
         names = work.copy(draft.files.checkpoint_id)
         table_format = deriver.catalog.table_format(None)
         for entry in manifest.entries:

@@ -435,8 +435,8 @@ def _device_of(path: Path) -> int:
     return existing.stat().st_dev
 
 
-def link(source: Storage, old: str, target: Storage, new: str) -> bool:
-    """Give a file of ``source`` a second name in ``target``, with the current time.
+def link(source: Storage, old: str, target: Storage, new: str, *, touches: bool = True) -> bool:
+    """Give a file of ``source`` a second name in ``target``, and with ``touches`` the current time.
 
     The file stays until both names are deleted. False if the file system cannot do it, or the name
     is taken. Raises FileNotFoundError if the source does not have the file, or StorageError.
@@ -445,20 +445,21 @@ def link(source: Storage, old: str, target: Storage, new: str) -> bool:
     if old_path is None or new_path is None:
         return False
     with report_os_errors("read", f"{target.url}/{new}"):
-        return _young_link(Path(old_path), Path(new_path))
+        return _young_link(Path(old_path), Path(new_path), touches=touches)
 
 
-def _young_link(old: Path, new: Path) -> bool:
+def _young_link(old: Path, new: Path, *, touches: bool = True) -> bool:
     """Give a file a second name and create its folders.
 
     False if the file system cannot do it, or the name is taken. Raises OSError.
 
     A garbage collection that lists the new name must see a recent time. Both names share one time,
-    so it is set before the second name is created.
+    so it is set before the second name is created, unless nobody collects there.
     """
     new.parent.mkdir(parents=True, exist_ok=True)
     try:
-        os.utime(old)
+        if touches:
+            os.utime(old)
         os.link(old, new)
     except FileExistsError:
         return False

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statestore.durations import milliseconds_of
@@ -225,6 +226,28 @@ class StatefulQuery:
                 "available_now and processing_time exclude each other; pass one of them"
             )
         interval = None if processing_time is None else milliseconds_of(processing_time)
+        writer = self.writer(events, checkpoint_location, storage_options=storage_options)
+        if self._strategy.has_timers and interval is None and not available_now:
+            interval = 1000
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        elif interval is not None:
+            writer = writer.trigger(processingTime=f"{interval} milliseconds")
+        return writer.start()
+
+    def writer(
+        self,
+        events: DataFrame,
+        checkpoint_location: str,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> DataStreamWriter:
+        """Return the query as Spark starts it, without a trigger; the arguments of :meth:`start`.
+
+        Raises:
+            InvalidArgumentError: for a column with a name that is reserved for the store, or a
+                checkpoint location with a truncated ``metadata``.
+        """
         refuse_connect(events, "a StatefulQuery")
         location = open_storage(checkpoint_location, storage_options)
         refuse_truncated_id(location)
@@ -233,7 +256,6 @@ class StatefulQuery:
         ticks = self._strategy.has_timers
         if ticks:
             events = with_ticks(events)
-            interval = 1000 if interval is None and not available_now else interval
         folders = source_folders(events)
 
         def run(batch: DataFrame, number: int) -> None:
@@ -248,12 +270,7 @@ class StatefulQuery:
 
         writer = events.writeStream.foreachBatch(run)
         # A URL, because the JVM would resolve a relative path in its own working folder.
-        writer = writer.option("checkpointLocation", location.spark_url("").rstrip("/"))
-        if available_now:
-            writer = writer.trigger(availableNow=True)
-        elif interval is not None:
-            writer = writer.trigger(processingTime=f"{interval} milliseconds")
-        return writer.start()
+        return writer.option("checkpointLocation", location.spark_url("").rstrip("/"))
 
     def process(self, events: DataFrame, batch: MicroBatch) -> Manifest | None:
         """Commit one micro-batch; return its manifest, or None if there is nothing to commit.

@@ -16,6 +16,7 @@ import pytest
 from statestore import StateStore
 from statestore.errors import (
     CheckpointNotFoundError,
+    CommitConflictError,
     DamagedFileError,
     InvalidArgumentError,
     MissingFileError,
@@ -65,6 +66,18 @@ def source(tmp_path: Path) -> StateStore:
 
 def named(manifest: Manifest) -> set[str]:
     return {f"{e.table.path}/{file.path}" for e in manifest.entries for file in e.handles}
+
+
+def test_a_copy_is_committed_only_after_the_expected_checkpoint(
+    source: StateStore, tmp_path: Path
+) -> None:
+    target = opened(tmp_path / "target")
+    take(target, 1)
+    take(target, 2)
+    with pytest.raises(CommitConflictError, match="checkpoint 2"):
+        source.maintenance.copy("latest", target, after=1)
+    assert target.checkpoints() == (1, 2)
+    assert source.maintenance.copy("latest", target, after=2).new_checkpoint_id == 3
 
 
 def files_like(manifest: Manifest) -> list[tuple[str, int, str]]:

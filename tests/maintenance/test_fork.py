@@ -100,6 +100,18 @@ def test_every_file_has_two_names(source: StateStore, tmp_path: Path, rows: Rows
     assert told == ("fork", source.checkpoint().manifest.store_id, 2)
 
 
+def test_a_fork_need_not_touch_the_files(source: StateStore, tmp_path: Path) -> None:
+    def times() -> dict[str, int]:
+        return {name: Path(source.url, name).stat().st_mtime_ns for name in names(source)}
+
+    before = times()
+    done = source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True, touch=False)
+    assert times() == before
+    assert done.copied_files == 0
+    source.maintenance.copy("latest", str(tmp_path / "touched"), linked=True)
+    assert times() != before
+
+
 def test_every_kind_of_state_is_forked(tmp_path: Path) -> None:
     source = fill(tmp_path / "source")
     source.maintenance.copy("latest", str(tmp_path / "fork"), linked=True)
