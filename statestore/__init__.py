@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         CompactionListener,
     )
     from statestore.maintenance.batch_parallelism import choose_batch_parallelism
+    from statestore.maintenance.diff_rule import DiffRule
     from statestore.maintenance.edit_keys import RowUpdate
     from statestore.maintenance.erase_subject import OperatorKey
     from statestore.parquet.writer import ParquetOptions
@@ -55,6 +56,7 @@ __all__ = [
     "CompactionFailed",
     "CompactionListener",
     "CompactionRule",
+    "DiffRule",
     "IcebergTable",
     "KeyGroupAssignment",
     "KeyGroupRange",
@@ -95,6 +97,7 @@ _PLACES = {
     "CompactionFailed": "listeners",
     "CompactionListener": "listeners",
     "CompactionRule": "format.layers",
+    "DiffRule": "maintenance.diff_rule",
     "IcebergTable": "publishing.iceberg_table",
     "KeyGroupAssignment": "keys.groups",
     "KeyGroupRange": "keys.groups",

@@ -41,6 +41,7 @@ from statestore.maintenance.diff_rows import (
     differing_groups,
     examples_of,
 )
+from statestore.maintenance.diff_rule import ALL, DiffRule, reduced
 from statestore.maintenance.store_context import HasContext
 from statestore.parquet.operator_elements import elements_of
 from statestore.rows.equality import comparable_tables
@@ -58,6 +59,7 @@ def diff(
     operator: str | None = None,
     state: str | None = None,
     keys: int = DEFAULT_EXAMPLES,
+    rule: DiffRule | None = None,
     on_progress: Progress | None = None,
 ) -> CheckpointDifference:
     """Return the differences between checkpoints ``a`` and ``b``.
@@ -74,6 +76,7 @@ def diff(
         operator: restricts the comparison to this operator.
         state: restricts the comparison to the state of this name.
         keys: the maximum number of examples per state; by default 10.
+        rule: which differences between rows of keyed state count; by default all.
         on_progress: called with the number of done key groups and the total.
 
     Returns:
@@ -96,6 +99,7 @@ def diff(
         MeteredStorage(first.storage),
         MeteredStorage(second.storage),
         keys,
+        rule or ALL,
         on_progress or ignore_progress,
     )
     states = comparison.run(pairs)
@@ -146,9 +150,10 @@ class _Comparison:
         a: MeteredStorage,
         b: MeteredStorage,
         keys: int,
+        rule: DiffRule,
         progress: Progress,
     ) -> None:
-        self.a, self.b, self._keys, self._progress = a, b, keys, progress
+        self.a, self.b, self._keys, self._rule, self._progress = a, b, keys, rule, progress
         self._done = self._total = 0
 
     def run(self, pairs: list[Pair]) -> tuple[StateDifference, ...]:
@@ -183,8 +188,9 @@ class _Comparison:
             only = "b" if a is None else "a"
             difference = replace(difference, rows_a=rows_a, rows_b=rows_b)
             return replace(difference, only_in=only, added=rows_b, removed=rows_a)
-        difference = replace(difference, others=state_others(a, b))
-        names_a, names_b = a.state.schema.names, b.state.schema.names
+        reduced_a, reduced_b = reduced(self._rule, a), reduced(self._rule, b)
+        difference = replace(difference, others=state_others(reduced_a, reduced_b))
+        names_a, names_b = reduced_a.state.schema.names, reduced_b.state.schema.names
         columns = tuple(name for name in names_a if name in names_b)
         if set(names_a) != set(names_b):
             difference = replace(difference, compared_columns=columns)
@@ -209,7 +215,7 @@ class _Comparison:
             )
         sides = self._compared_sides(a, b)
         if _has_common_groups(a, b):
-            compared = compare_groups(*sides, self._keys, self._report_progress)
+            compared = compare_groups(*sides, self._keys, self._report_progress, self._rule)
             difference = replace(
                 difference, key_groups_differing=compared.differing, key_groups_read=compared.read
             )
@@ -219,7 +225,7 @@ class _Comparison:
             known = not a.layers and not b.layers
             if known and tell and (a.rows, a.digest) == (b.rows, b.digest):
                 return difference
-            compared = compare_whole(*sides, self._keys)
+            compared = compare_whole(*sides, self._keys, self._rule)
         rows_a, rows_b = difference.rows_a, difference.rows_b
         return replace(
             difference,

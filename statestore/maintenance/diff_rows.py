@@ -37,6 +37,7 @@ from statestore.layers.aligned_streams import paired_tables, sorted_tables
 from statestore.layers.key_group_contents import Parts, aligned_groups, group_parts, read_groups
 from statestore.layers.merge import read_state
 from statestore.maintenance.diff_report import Example, GroupDifference
+from statestore.maintenance.diff_rule import ALL, DiffRule, close_rows, holds, without_ignored
 from statestore.parquet.reader import add_key_group, restored_schema
 from statestore.rows.column_types import arrow_schema
 from statestore.rows.digests import Places
@@ -173,22 +174,28 @@ def _differing(a: ComparedSide, old: dict[int, Parts], new: dict[int, Parts]) ->
 
 
 def compare_groups(
-    a: ComparedSide, b: ComparedSide, limit: int, on_group: Callable[[], None]
+    a: ComparedSide,
+    b: ComparedSide,
+    limit: int,
+    on_group: Callable[[], None],
+    rule: DiffRule = ALL,
 ) -> ComparedRows:
     """Compare states with the same key groups, one key group after another.
 
     Among the differing key groups (:func:`differing_groups`), the ones with changes or with rows on
-    both sides are read. The others are read only for examples, of which there are at most
-    ``limit``, from as many key groups as possible. ``on_group`` is called for each differing key
-    group.
+    both sides are read. The others are read only for a rule with a condition, and for examples, of
+    which there are at most ``limit``, from as many key groups as possible. ``on_group`` is called
+    for each differing key group.
     """
     old, new = a.parts(), b.parts()
-    same_columns = set(a.entry.state.schema.names) == set(a.other.names)
+    same_columns = {*a.entry.state.schema.names} ^ {*a.other.names} <= {*rule.ignore}
     differing = _differing(a, old, new)
     both = frozenset(
         group
         for group in differing
-        if (group in old and group in new) or len(old.get(group) or new[group]) > 1
+        if rule.where is not None
+        or (group in old and group in new)
+        or len(old.get(group) or new[group]) > 1
     )
     left = set(both)
     result = ComparedRows(_known_rows(old, both), _known_rows(new, both))
@@ -198,7 +205,7 @@ def compare_groups(
         for group, pieces in groupby(rows, key=itemgetter(0)):
             left.remove(group)
             changed = [
-                _compare(result, sample, group, (a.entry.state, old), (b.entry.state, new))
+                _compare(result, sample, group, (a.entry.state, old), (b.entry.state, new), rule)
                 for _, old, new in pieces
             ]
             result.differing += any(changed) or not same_columns
@@ -238,7 +245,9 @@ def _known_rows(parts: dict[int, Parts], read: Container[int]) -> int | None:
     return None if any(len(counts) > 1 for counts in known) else sum(own[0][0] for own in known)
 
 
-def compare_whole(a: ComparedSide, b: ComparedSide, limit: int) -> ComparedRows:
+def compare_whole(
+    a: ComparedSide, b: ComparedSide, limit: int, rule: DiffRule = ALL
+) -> ComparedRows:
     """Compare all rows of states with different key groups, in order of their identity."""
     result, sample = ComparedRows(), ExampleSample(limit, range(len(CHANGES)))
     states, rows = zip(*(side.by_identity(a.identity) for side in (a, b)), strict=True)
@@ -251,6 +260,7 @@ def compare_whole(a: ComparedSide, b: ComparedSide, limit: int) -> ComparedRows:
         found = RowDifference.between(
             (a.entry.state, old.drop_columns([KEY_GROUP])),
             (b.entry.state, new.drop_columns([KEY_GROUP])),
+            rule,
         )
         result.add(found)
         for number, change in enumerate(CHANGES):
@@ -274,19 +284,28 @@ class RowDifference:
 
     @classmethod
     def between(
-        cls, a: tuple[KeyedState, pa.Table], b: tuple[KeyedState, pa.Table]
+        cls,
+        a: tuple[KeyedState, pa.Table],
+        b: tuple[KeyedState, pa.Table],
+        rule: DiffRule = ALL,
     ) -> RowDifference:
         """Compare the common columns of two tables, which may also have ``key_group``."""
         (state, old), (other, new) = a, b
+        own, others = (without_ignored(rule, each.schema) for each in (state, other))
         left, right = comparable_tables(
-            (old.select(state.schema.names), state.schema),
-            (new.select(other.schema.names), other.schema),
+            (old.select(own.names), own), (new.select(others.names), others)
         )
         in_a, in_b, same = matching_rows(left, right, state.identity)
-        removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)
-        added = np.setdiff1d(np.arange(new.num_rows), in_b, assume_unique=True)
+        changed_a, changed_b = in_a[~same], in_b[~same]
+        counts_a, counts_b = holds(rule, old, state), holds(rule, new, other)
+        counts = counts_a[changed_a] | counts_b[changed_b]
+        if rule.tolerance:
+            pair = (take_rows(left, changed_a), take_rows(right, changed_b))
+            counts &= ~close_rows(rule, *pair)
+        removed = np.setdiff1d(np.flatnonzero(counts_a), in_a, assume_unique=True)
+        added = np.setdiff1d(np.flatnonzero(counts_b), in_b, assume_unique=True)
         places = {
-            "changed": (in_a[~same], in_b[~same]),
+            "changed": (changed_a[counts], changed_b[counts]),
             "added": (None, added),
             "removed": (removed, None),
         }
@@ -353,9 +372,10 @@ def _compare(
     group: int,
     a: tuple[KeyedState, pa.Table],
     b: tuple[KeyedState, pa.Table],
+    rule: DiffRule,
 ) -> bool:
     """Add the differences between some rows of a key group; return whether there are any."""
-    found = RowDifference.between(a, b)
+    found = RowDifference.between(a, b, rule)
     result.add(found, group)
     sample.add(group, found.examples(fair_shares(found.counts, sample.room(group))))
     return any(found.counts.values())
