@@ -57,10 +57,11 @@ def verify_checkpoint(invocation: Invocation, checkpoint: str, deep: bool) -> Ou
 def write_report(page: Page, report: VerifyReport) -> None:
     """Write the broken and stray files as text."""
     ids = ", ".join(map(str, report.checkpoints)) or "none"
+    noun = "checkpoint" if len(report.checkpoints) < 2 else "checkpoints"
     broken = _by_file(report.broken)
     intact = "intact" if report.is_complete else "intact, but some state of its source is missing"
     verdict = intact if report.is_intact else f"{counted(len(broken), 'broken file')}"
-    page.line(f"checkpoint {ids} of {report.store}: {verdict}", "bold")
+    page.line(f"{noun} {ids} of {report.store}: {verdict}", "bold")
     page.line(f"  read   {DEEP if report.deep else SHALLOW}")
     rows = counted(report.rows, "row")
     if report.changed_rows:
