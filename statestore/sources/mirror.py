@@ -166,7 +166,8 @@ class Mirror:
         if self.flow.syncs_on == "source":
             raise InvalidArgumentError(
                 "the offset syncs are on the source cluster, but no broker of it is set; set one, "
-                "or set syncs_on to 'target' if MirrorMaker has offset-syncs.topic.location=target"
+                "or name MirrorMaker's setting offset-syncs.topic.location=target (in Python "
+                "syncs_on='target') if they are on the target cluster"
             )
         if self.rules.untranslated == "timestamp":
             raise InvalidArgumentError(
@@ -276,7 +277,7 @@ class Mirror:
                 f"it has those for {', '.join(map(repr, aliases))}: correct the alias"
                 if aliases
                 else "check the aliases, the separator and the policy of MirrorMaker, and whether "
-                f"the syncs are on the {elsewhere} cluster (syncs_on)"
+                f"the syncs are on the {elsewhere} cluster (offset-syncs.topic.location)"
             )
         )
 
