@@ -22,6 +22,7 @@ from click.shell_completion import CompletionItem
 from statestore.cli.arguments import distinct, parse_instant, quoted_name, state_name
 from statestore.durations import milliseconds_of
 from statestore.errors import StateStoreError
+from statestore.format.names import unescape
 from statestore.keys.key_types import HASH_SCHEMES
 from statestore.parsing import parse_integer
 from statestore.restore.byte_sizes import AUTO, bytes_of
@@ -157,6 +158,9 @@ def _span(text: str) -> str:
 SPAN = Parsed("span", _span)
 """A duration, such as 90s; its value is the text."""
 
+NAMED = Parsed("name", unescape)
+"""The name of an operator or a state, in which a ``/`` may be written as ``~2F``."""
+
 SIZE = Parsed("size", bytes_of)
 """A number of bytes, such as 256MiB."""
 
@@ -248,7 +252,7 @@ operators_option = click.option(
     "operators",
     multiple=True,
     metavar="OPERATOR",
-    help="Only this operator, by uid, name or id. Repeatable.",
+    help="Only this operator, by uid, name or id.",
     shell_complete=_completer(_operators),
 )
 """The operators to which an import or export is restricted."""
@@ -269,7 +273,7 @@ type_option = click.option(
     "types",
     multiple=True,
     metavar="COLUMN=TYPE",
-    help="The type of a column of text. Repeatable.",
+    help="The type of a column of text.",
 )
 
 
@@ -312,7 +316,7 @@ def hash_scheme_option(text: str) -> Callable[[F], F]:
 def leave_out_option(text: str) -> Callable[[F], F]:
     """Return ``--leave-out``, the state that an export lacks intentionally."""
     return click.option(
-        "--leave-out", multiple=True, metavar="OPERATOR[/STATE]", help=f"{text} Repeatable."
+        "--leave-out", type=NAMED, multiple=True, metavar="OPERATOR[/STATE]", help=text
     )
 
 
@@ -411,7 +415,7 @@ def shape_options(function: F) -> F:
         multiple=True,
         callback=_parse_sources,
         metavar="OLD=NEW",
-        help="Rename a source, by name or number; OLD= removes, =NEW adds. Repeatable.",
+        help="Rename a source, by name or number; OLD= removes, =NEW adds.",
     )
     return in_order(
         click.option(
@@ -477,5 +481,5 @@ OPERATOR_NAMES = click.option(
     multiple=True,
     metavar="NUMBER=NAME",
     callback=_parse_names,
-    help="What an operator of Spark 3 is, if its columns do not tell it. Repeatable.",
+    help="What an operator of Spark 3 is, if its columns do not tell it.",
 )

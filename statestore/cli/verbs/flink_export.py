@@ -21,6 +21,7 @@ from statestore.cli.options import (
 )
 from statestore.cli.output import Output, Page, progress_bar, table_of
 from statestore.cli.verbs.flink import access_option, savepoint_access
+from statestore.format.names import unescape
 from statestore.jobgraph.redistribution import RedistributionMode
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
     "--carry",
     multiple=True,
     metavar="OPERATOR",
-    help="Copy an operator that the import left out, unchanged, from its savepoint. Repeatable.",
+    help="Copy an operator that the import left out, unchanged, from its savepoint.",
 )
 @access_option
 @click.option(
@@ -70,7 +71,7 @@ _OPERATOR_KINDS = tuple(map(str, RedistributionMode))
     "types",
     multiple=True,
     metavar="OPERATOR[/STATE]=TYPE",
-    help="The type of an operator's keys, or of a state, as in Java. Repeatable.",
+    help="The type of an operator's keys, or of a state, as in Java.",
 )
 @click.option(
     "--flink",
@@ -117,7 +118,12 @@ def export_state(
             parallelism=parallelism,
             max_parallelism=max_parallelism,
             target=module.FlinkTarget(
-                types=named_values("--java-type", "OPERATOR[/STATE]=TYPE", types),
+                types={
+                    unescape(name): text
+                    for name, text in named_values(
+                        "--java-type", "OPERATOR[/STATE]=TYPE", types
+                    ).items()
+                },
                 version=version,
                 written_by=written_by,
                 classes=None if classes is None else toml_of("--classes", classes),

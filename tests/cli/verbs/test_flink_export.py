@@ -123,6 +123,8 @@ def test_the_types_of_the_job_are_shown_before_anything_is_written(run: Run) -> 
     ("words", "said"),
     [
         (("to", "--store", "orders", "--leave-out", "nothing"), "'nothing' cannot be left out"),
+        (("to", "--store", "orders", "--leave-out", "no~2Fnothing/x"), "'no/nothing/x' cannot be"),
+        (("to", "--store", "orders", "--java-type", "no~2Fnothing=int"), "'no/nothing'"),
         (
             ("to", "--store", "orders", "--java-type", "parts/union"),
             "--java-type 'parts/union' must have the form OPERATOR[/STATE]=TYPE",
