@@ -154,17 +154,24 @@ class Verb(click.Command):
         prints: str = "",
         examples: Sequence[str] = (),
         modes: Mapping[str, Sequence[str]] | None = None,
+        has_store: bool = True,
         **attributes: Any,
     ) -> None:
         """Take click's arguments, the heading of the verb, two parts of the help, and the modes.
 
         ``modes`` has, for each option that selects a mode, the options and arguments that only this
-        mode takes. Those under an empty name need the command without a mode.
+        mode takes. Those under an empty name need the command without a mode. Without
+        ``has_store``, the verb refuses ``--store``, which it would not use.
         """
         super().__init__(*args, **attributes)
         self.section, self.prints, self.examples = section, prints, tuple(examples)
         self.modes = modes or {}
-        self.params.extend(common_options())
+        for option in self.params:
+            if isinstance(option, click.Option) and option.multiple:
+                option.help = f"{option.help} Repeatable."
+        self.params.extend(
+            option for option in common_options() if has_store or option.name != "store"
+        )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does; for a surplus argument, the message explains how to name a store.

@@ -337,6 +337,18 @@ def test_common_options_are_accepted_before_and_after_the_verb(run: Run, fraud: 
     assert both.exit_code == 0
 
 
+def test_a_command_without_a_store_refuses_one(run: Run) -> None:
+    done = run("flink", "plan", "job.json", "--store", "orders")
+    assert (done.exit_code, done.stderr.splitlines()[0]) == (2, "error: no such option '--store'")
+    assert "--store" not in run("flink", "plan", "--help").stdout
+
+
+def test_the_help_says_which_options_are_repeatable(run: Run) -> None:
+    text = " ".join(run("edit", "--help").stdout.split())
+    assert text.count("Repeatable.") == 5
+    assert "--delete KEY Remove a key. Repeatable." in text
+
+
 def test_the_environment_names_the_store(run: Run, fraud: Path) -> None:
     done = run("list", env={"STATESTORE_URI": str(fraud), "STATESTORE_OUTPUT": "json"})
     assert [row["checkpoint_id"] for row in json.loads(done.stdout)["checkpoints"]] == [1, 2]

@@ -112,8 +112,7 @@ class BootstrapSummary(BootstrappedState):
     help="The compiled plan of a Flink SQL job that has the operator. It replaces --key-column.",
 )
 @key_column_option(
-    "A key column, and what it is hashed as if not as its own type. Repeatable. Operator state has "
-    "none.",
+    "A key column, and what it is hashed as if not as its own type. Operator state has none.",
     "COLUMN[=TYPE]",
 )
 @click.option("--namespace", multiple=True, metavar="COLUMN", help="A namespace column.")

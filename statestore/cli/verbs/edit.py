@@ -56,22 +56,22 @@ __all__ = ["edit_state"]
 )
 @checkpoint_argument
 @one_state_option
-@key_option("A key whose rows --set changes. Repeatable.", multiple=True)
+@key_option("A key whose rows --set changes.", multiple=True)
 @click.option(
     "--set",
     "assignments",
     multiple=True,
     metavar="COLUMN=VALUE",
-    help="A new value of a column in the rows of --key. Repeatable.",
+    help="A new value of a column in the rows of --key.",
 )
 @click.option(
     "--where",
     multiple=True,
     metavar="COLUMN=VALUE",
-    help="Change only rows of --key with this value in a column. Repeatable.",
+    help="Change only rows of --key with this value in a column.",
 )
-@click.option("--delete", multiple=True, metavar="KEY", help="Remove a key. Repeatable.")
-@click.option("--put", multiple=True, metavar="JSON", help="Add or replace a row. Repeatable.")
+@click.option("--delete", multiple=True, metavar="KEY", help="Remove a key.")
+@click.option("--put", multiple=True, metavar="JSON", help="Add or replace a row.")
 @sql_option
 @from_older_option
 @dry_run_option

@@ -62,7 +62,7 @@ access_option = click.option(
     metavar="[OLD=]URL",
     help=(
         "A folder or file elsewhere that the savepoint is allowed to reference. OLD is its former "
-        "path, if it was moved and the savepoint has an absolute path. Repeatable."
+        "path, if it was moved and the savepoint has an absolute path."
     ),
 )
 """The option for files that a savepoint references outside of its folder."""
@@ -73,8 +73,7 @@ dropping = click.option(
     multiple=True,
     metavar="WHAT",
     help=(
-        "Omit content that is otherwise refused: in-flight, changelog, raw, async or "
-        "transactions. Repeatable."
+        "Omit content that is otherwise refused: in-flight, changelog, raw, async or transactions."
     ),
 )
 """The option of what is lost on purpose."""
@@ -88,7 +87,7 @@ hash_recipes = click.option(
     help=(
         "How the class of an operator's keys hashes its fields: record(FIELD, …), objects(FIELD, "
         "…), lombok(FIELD, …), or scala for a case class, such as 'by_id=record(name, id)'. It "
-        "must give the stored key group of every key. Repeatable."
+        "must give the stored key group of every key."
     ),
 )
 """The option of hashes that only the job has."""
@@ -98,6 +97,7 @@ hash_recipes = click.option(
     "show",
     cls=Verb,
     section="Flink savepoints",
+    has_store=False,
     prints=(
         "Each operator with its id, parallelism, uid and name. Each keyed state has its types, "
         "and its entries and bytes by key group. Unreadable parts are listed with the reason, "
@@ -129,6 +129,7 @@ def show_state(
     "repack",
     cls=Verb,
     section="Flink savepoints",
+    has_store=False,
     prints=(
         "Each operator with its entries by state. Flink restores the new savepoint at any "
         "parallelism up to the new maximum, with any state backend; set "

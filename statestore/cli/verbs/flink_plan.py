@@ -83,6 +83,7 @@ class ShownPlan:
     "plan",
     cls=Verb,
     section="Flink savepoints",
+    has_store=False,
     prints=(
         "Each operator of a compiled plan that keeps state, and the columns that a table needs "
         "to become this state with 'statestore bootstrap TABLE --flink-plan PLAN'. PLAN is the "

@@ -62,7 +62,7 @@ __all__ = ["forget_subject"]
     "texts",
     metavar="COLUMN=VALUE",
     multiple=True,
-    help="A column of the subject and its value. Repeatable.",
+    help="A column of the subject and its value.",
 )
 @key_option("The key to remove from an operator.")
 @state_option()

@@ -109,7 +109,7 @@ _CASES = (*_RULES, "new_partitions", "removed_partitions", "gap", "rewind")
     help=(
         "A setting of MirrorMaker that is not its default: replication.policy.class, "
         "replication.policy.separator, replication.policy.internal.topic.separator.enabled or "
-        "offset-syncs.topic.location. Repeatable."
+        "offset-syncs.topic.location."
     ),
 )
 @click.option(
@@ -122,11 +122,10 @@ _CASES = (*_RULES, "new_partitions", "removed_partitions", "gap", "rewind")
         "without a translation. new_partitions=earliest|latest: a partition without a stored "
         "offset. [earliest] removed_partitions=retire: a partition that the target lacks. "
         "gap=earliest: an offset before the target's first record. rewind=latest|earliest: one "
-        "after its end. read_again=N: N records of a partition may be read a second time. [0] "
-        "Repeatable."
+        "after its end. read_again=N: N records of a partition may be read a second time. [0]"
     ),
 )
-@click.option("--topic", "topics", multiple=True, help="One more topic of the target. Repeatable.")
+@click.option("--topic", "topics", multiple=True, help="One more topic of the target.")
 @click.option("--group", metavar="ID", help="Commit the offsets for this consumer group, too.")
 @from_older_option
 @dry_run_option

@@ -60,6 +60,7 @@ def write_configuration(page: Page, configuration: Configuration) -> None:
     "demo",
     cls=Verb,
     section="This command",
+    has_store=False,
     prints=(
         "Each step of a demonstration with Spark on this machine. The store stays in DIR "
         "(./statestore-demo), which can also be a URL."

@@ -145,13 +145,13 @@ _OF_ONE_PLAN = {
     "inputs",
     multiple=True,
     metavar="PLACE",
-    help="Plan a batch job that reads this Parquet file, folder or Delta table. Repeatable.",
+    help="Plan a batch job that reads this Parquet file, folder or Delta table.",
 )
 @click.option(
     "--broadcast",
     multiple=True,
     metavar="PLACE",
-    help="An input that every task of the batch job reads completely. Repeatable.",
+    help="An input that every task of the batch job reads completely.",
 )
 @click.option(
     "--bounds",

@@ -102,6 +102,7 @@ def check_location(location: str, batch: int | None, operator_names: Mapping[int
     "show",
     cls=Verb,
     section="Spark queries",
+    has_store=False,
     prints=(
         "The query and its micro-batch, the position of each source, and the stores of each "
         "operator, with rows and bytes by partition. What an import cannot use is listed with "
@@ -448,6 +449,7 @@ def exported_table(stores: Sequence[ExportedStore]) -> Any:
     "repartition",
     cls=Verb,
     section="Spark queries",
+    has_store=False,
     prints=(
         "The new location, and the rows and bytes of each store. Start the query with the new "
         "location: it keeps its id and its micro-batch. Spark's own reader reads back all rows "

@@ -105,7 +105,7 @@ class QueryPlan:
     metavar="NAME=VALUE",
     help=(
         "A setting of Spark with which the query will run, such as "
-        "spark.sql.shuffle.partitions=8, its state store provider, or packages. Repeatable."
+        "spark.sql.shuffle.partitions=8, its state store provider, or packages."
     ),
 )
 @click.option(

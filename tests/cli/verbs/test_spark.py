@@ -239,8 +239,8 @@ def test_an_invalid_location_is_refused_before_spark_starts(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verbs, "open_session", lambda location: pytest.fail("Spark is started"))
-    for verb in ("show", "import"):
-        done = run("spark", verb, str(tmp_path), "--store", "s")
+    for arguments in (("show",), ("import", "--store", "s")):
+        done = run("spark", *arguments, str(tmp_path))
         assert done.exit_code == 2
         assert "is not a checkpoint location of a query" in done.stderr
 
