@@ -114,7 +114,7 @@ def test_operator_state_as_its_new_subtasks_get_it(
 def test_any_sink_of_spark_gets_the_rows(
     sink_format: str, run_job: RunJob, spark: SparkSession, tmp_path: Path
 ) -> None:
-    arguments = [f"keyed[0].sink.{text}" for text in (f"format={sink_format}", "per_subtask=false")]
+    arguments = [f"keyed.0.sink.{t}" for t in (f"format='{sink_format}'", "per_subtask=false")]
     done = run_job(job, SETTINGS + KEYED, *(a for text in arguments for a in ("--set", text)))
     assert done.code == 0
     reader = spark.read.format(sink_format)
