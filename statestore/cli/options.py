@@ -158,7 +158,7 @@ def _span(text: str) -> str:
 SPAN = Parsed("span", _span)
 """A duration, such as 90s; its value is the text."""
 
-NAMED = Parsed("name", unescape)
+NAMED = Parsed("text", unescape)
 """The name of an operator or a state, in which a ``/`` may be written as ``~2F``."""
 
 SIZE = Parsed("size", bytes_of)
