@@ -9,6 +9,7 @@ from statestore.arguments import checked_methods
 from statestore.catalog.catalog import CheckpointRef
 from statestore.format.state import clock_ms
 from statestore.jobgraph.graph import JobGraph
+from statestore.maintenance import bisect as bisect_command
 from statestore.maintenance import diff as diff_command
 from statestore.maintenance import trend as trend_command
 from statestore.maintenance.diff_rows import join_checkpoints
@@ -32,6 +33,7 @@ class StoreInspection(HasContext):
     It needs no Spark.
     """
 
+    bisect = bisect_command.bisect
     diff = diff_command.diff
     trend = trend_command.trend
 

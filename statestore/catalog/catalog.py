@@ -267,6 +267,14 @@ class Catalog:
         manifests, tombstones = self._ids()
         return tuple(sorted(manifests - tombstones))
 
+    def kept_ids(self) -> tuple[int, ...]:
+        """Return the ids of the checkpoints that are visible or have a savepoint, oldest first.
+
+        Raises MalformedManifestError for a damaged savepoint.
+        """
+        held = {savepoint.checkpoint_id for savepoint in self.holds.savepoints()}
+        return tuple(sorted({*self.checkpoint_ids(), *held}))
+
     def visible_and_newest(self) -> tuple[tuple[int, ...], int]:
         """Return the visible checkpoint ids, oldest first, and the greatest id ever used.
 

@@ -531,8 +531,7 @@ def _first_copy(target: Catalog, manifest: Manifest) -> int | None:
     Raises InvalidArgumentError if the only copy comes from a different checkpoint with the same id.
     """
     others = []
-    held = {savepoint.checkpoint_id for savepoint in target.holds.savepoints()}
-    for number in sorted({*target.checkpoint_ids(), *held}, reverse=True):
+    for number in reversed(target.kept_ids()):
         try:
             origin = target.load_header(number).origin or {}
         except (CheckpointNotFoundError, MalformedManifestError):

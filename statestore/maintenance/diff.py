@@ -164,7 +164,7 @@ class _Comparison:
 
     def _expected(self, a: Entry | None, b: Entry | None) -> int:
         """Return the number of key groups to compare; 1 if the state is compared as a whole."""
-        if isinstance(a, KeyedEntry) and isinstance(b, KeyedEntry) and _has_common_groups(a, b):
+        if isinstance(a, KeyedEntry) and isinstance(b, KeyedEntry) and has_common_groups(a, b):
             return len(differing_groups(*self._compared_sides(a, b)))
         return 1
 
@@ -214,7 +214,7 @@ class _Comparison:
                 ),
             )
         sides = self._compared_sides(a, b)
-        if _has_common_groups(a, b):
+        if has_common_groups(a, b):
             compared = compare_groups(*sides, self._keys, self._report_progress, self._rule)
             difference = replace(
                 difference, key_groups_differing=compared.differing, key_groups_read=compared.read
@@ -270,7 +270,7 @@ def _row_count_if_known(entry: Entry | None) -> int | None:
     return 0 if entry is None else entry.rows
 
 
-def _has_common_groups(a: KeyedEntry, b: KeyedEntry) -> bool:
+def has_common_groups(a: KeyedEntry, b: KeyedEntry) -> bool:
     """Return whether each key is in the same key group on both sides (I1)."""
     old, new = a.state, b.state
     return (old.key, old.key_types, old.max_parallelism, old.hash_scheme) == (

@@ -194,10 +194,7 @@ class OlderCheckpoints:
 
     def __init__(self, catalog: Catalog, storage: Storage, below: int) -> None:
         """List their ids. No manifest is read yet."""
-        kept = {savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()}
-        self.ids = sorted(
-            (i for i in {*catalog.checkpoint_ids(), *kept} if i < below), reverse=True
-        )
+        self.ids = [number for number in reversed(catalog.kept_ids()) if number < below]
         self._catalog, self._storage = catalog, storage
         self._loaded: dict[int, Manifest | None] = {}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -105,8 +105,7 @@ def trend(
     catalog, progress = store.parts.catalog(), on_progress or ignore_progress
     if last is not None and last < 1:
         raise InvalidArgumentError(f"must be above 0, not {last}", argument="last")
-    held = {savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()}
-    ids = sorted({*catalog.checkpoint_ids(), *held})[-(last or 0) :]
+    ids = catalog.kept_ids()[-(last or 0) :]
     newest = _newest(catalog, ids)
     unread: list[UnreadCheckpoint] = []
 
@@ -421,7 +420,7 @@ def _planner(newest: Manifest | None, parallelism: int | None) -> Planner:
     return as_newest
 
 
-def _newest(catalog: Catalog, ids: list[int]) -> Manifest | None:
+def _newest(catalog: Catalog, ids: Sequence[int]) -> Manifest | None:
     found = (_load(catalog, checkpoint_id) for checkpoint_id in reversed(ids))
     return next((manifest for manifest in found if isinstance(manifest, Manifest)), None)
 

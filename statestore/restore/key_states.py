@@ -230,8 +230,7 @@ def key_history(
     this machine's clock) are omitted. Raises StateNotFoundError if no kept checkpoint has the
     state, and the errors of a lookup.
     """
-    held = {savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()}
-    numbers = sorted({*catalog.checkpoint_ids(), *held})
+    numbers = catalog.kept_ids()
     newest = _newest_form(catalog, reversed(numbers), uid, name)
     key, key_schema, now_ms = key_of(newest), _key_of(newest), clock_ms(now_ms)
     before = after = none = _FoundRows(newest, arrow_schema(newest.schema).empty_table())

@@ -18,7 +18,7 @@ import importlib
 import re
 import threading
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from statestore.catalog.catalog import Checkpoint
 from statestore.errors import InvalidArgumentError, QueryStoppedError, StateStoreError
-from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, name_of
 from statestore.format.schema import names_with_nul
 from statestore.format.state import clock_ms
 from statestore.keys.arrow_types import arrow_type_text
@@ -158,6 +158,61 @@ def query(
     _OPEN.add(batches)
     schema = next(batches)
     return RowStream(pa.RecordBatchReader.from_batches(schema, batches))
+
+
+def check_predicate(checkpoint: Checkpoint, entry: Entry, predicate: str) -> None:
+    """Refuse a text that is not a predicate over the columns of a state. No file is read.
+
+    Raises:
+        MissingDependencyError: DuckDB is not installed.
+        InvalidArgumentError: DuckDB cannot evaluate it for a row, or it is not BOOLEAN. A note
+            quotes the place.
+    """
+    views = views_of(checkpoint.manifest)
+    library = duckdb()
+    rows = importlib.import_module("statestore.restore.dataset").StateRows(checkpoint.storage)
+    running = _Query(library, lambda rows, state, columns: columns.empty_table(), rows, views)
+    condition = f"({predicate}\n)"
+    sql = f"SELECT {condition} AS holds FROM {_view_of(views, entry).sql} WHERE {condition}"
+    with closing(running.batches(sql, QueryWatch(None, None), None)) as batches:
+        [field] = next(batches)
+    if not pa.types.is_boolean(field.type):
+        raise InvalidArgumentError(
+            f"the predicate {predicate!r:.200} is of the Arrow type {field.type} instead of bool; "
+            "compare the value, for example amount < 0"
+        )
+
+
+def any_row(checkpoint: Checkpoint, entry: Entry, predicate: str, **options: Any) -> bool:
+    """Return whether a predicate holds for a row of a state. It stops reading at the first one.
+
+    ``options`` and errors are those of :func:`query`.
+    """
+    return bool(matching_rows(checkpoint, entry, predicate, ["true"], 1, **options).num_rows)
+
+
+def matching_rows(
+    checkpoint: Checkpoint,
+    entry: Entry,
+    predicate: str,
+    expressions: Sequence[str],
+    limit: int,
+    **options: Any,
+) -> pa.Table:
+    """Return distinct values of expressions in the rows of a state for which a predicate holds.
+
+    ``options`` and errors are those of :func:`query`.
+    """
+    view = _view_of(views_of(checkpoint.manifest), entry)
+    sql = (
+        f"SELECT DISTINCT * FROM (SELECT {', '.join(expressions)} FROM {view.sql} "
+        f"WHERE ({predicate}\n) LIMIT {limit})"
+    )
+    return query(checkpoint, sql, **options).to_arrow()
+
+
+def _view_of(views: Iterable[View], entry: Entry) -> View:
+    return next(view for view in views if name_of(view.entry) == name_of(entry))
 
 
 class _Query:

@@ -77,8 +77,8 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 
 def test_the_verbs() -> None:
     wanted = (
-        "bootstrap compact config copy demo diff edit expire flink forget gc get kafka list plan "
-        "publish query rekey repair restore savepoint show spark trend ui upgrade verify"
+        "bisect bootstrap compact config copy demo diff edit expire flink forget gc get kafka list "
+        "plan publish query rekey repair restore savepoint show spark trend ui upgrade verify"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
     within = [
@@ -211,7 +211,7 @@ def test_every_error_leaves_with_its_code(
     ("arguments", "code", "message"),
     [
         (["lst"], 2, "unknown command 'lst'; did you mean 'list'?\nTry: statestore --help"),
-        (["xyz"], 2, "unknown command 'xyz'; the commands are bootstrap, compact, config"),
+        (["xyz"], 2, "unknown command 'xyz'; the commands are bisect, bootstrap, compact, config"),
         (["list"], 2, "no store is named: pass --store URL, or set STATESTORE_URI\nTry: "),
         (["list", "--sture", "x"], 2, "no such option '--sture'"),
         (["spark", "bootstrap", "nope"], 2, "JOB 'nope' must name a function, as job.py:build"),

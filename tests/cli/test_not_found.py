@@ -19,6 +19,7 @@ STATE = ("--state", "totals-by-user/totals")
 OFFSETS = ("--state", "orders-source/offsets")
 CLUSTERS = ("--from-cluster", "a=localhost:1", "--to-cluster", "b=localhost:2")
 ON_A_STORE: dict[str, tuple[str, ...]] = {
+    "bisect": (*STATE, "--where", "total < 0"),
     "compact": (),
     "copy": ("new",),
     "diff": ("1", "2"),

@@ -18,6 +18,7 @@ SEVERAL = {
     "--parallelism": {"N", "N|auto|SIZE", "N|auto|SIZE|N,N,…"},
     "--state": {"OPERATOR/STATE", "OPERATOR[/STATE]"},  # only one state, or an operator's states
     "--to": {"DIR", "FILE"},  # the command's result, outside of a store
+    "--where": {"COLUMN=VALUE", "SQL"},  # rows to change, by equality; rows to find
 }
 """Options whose values have several forms; all others have one in all commands."""
 
