@@ -44,11 +44,13 @@ _OUTLINED = (
 )
 _TYPE = re.compile(r"(.+)_(\d+)")
 _PREFIX = "stream-exec-"
+_SOURCE = "stream-exec-table-source-scan"
 _TRANSFORMATIONS = {
     "stream-exec-limit": "rank",
     "stream-exec-lookup-join": "lookup-join-materialize",
     "stream-exec-sink": "upsert-materialize",
     "stream-exec-sort-limit": "rank",
+    _SOURCE: "source",
     "stream-exec-window-table-function": "window",
 }
 """The names in uids of operators that keep state, if they are not those of their types."""
@@ -90,6 +92,7 @@ class FlinkPlan:
         digest: the SHA-256 of its content, which does not depend on white space.
         uid_format: how uids are formed, Flink's ``table.exec.uid.format``.
         operators: the operators that keep state, in the order of the plan.
+        sources: the ids of the sources, whose states the plan does not describe.
         outline: the parts of the JSON that determine the operators. Options of tables are omitted,
             because they can be passwords.
         storage_options: options for the file system of ``place``.
@@ -100,6 +103,7 @@ class FlinkPlan:
     digest: str
     uid_format: str
     operators: tuple[PlanOperator, ...]
+    sources: tuple[str, ...]
     outline: str = field(repr=False)
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
@@ -204,7 +208,10 @@ def parse_flink_plan(data: bytes, place: str, *, uid_format: str = UID_FORMAT) -
     _refuse_repeated_uids(operators, place)
     outline = {"flinkVersion": version, "nodes": list(map(_outline, read)), "edges": edges}
     digest = hashlib.sha256(_canonical(document)).hexdigest()
-    return FlinkPlan(place, version, digest, uid_format, operators, _canonical(outline).decode())
+    sources = tuple(operator_id(_uid(node, uid_format)) for node in read if node.name == _SOURCE)
+    return FlinkPlan(
+        place, version, digest, uid_format, operators, sources, _canonical(outline).decode()
+    )
 
 
 def _canonical(document: Any) -> bytes:
@@ -342,9 +349,7 @@ def read_plan_record(restored: RestoredCheckpoint) -> FlinkPlan | None:
     row: dict[str, Any]
     (row,) = restored.operator_state(PLAN_RECORD, _PLAN).subtask(0)
     plan = parse_flink_plan(row["outline"].encode(), row["place"], uid_format=row["uid_format"])
-    return FlinkPlan(
-        plan.place, plan.version, row["digest"], plan.uid_format, plan.operators, plan.outline
-    )
+    return replace(plan, digest=row["digest"])
 
 
 def refuse_other_plan(stored: FlinkPlan | None, plan: FlinkPlan, store: str) -> None:

@@ -43,7 +43,7 @@ from statestore.interop.flink.read.refusals import Refused, transactions, transa
 from statestore.interop.flink.read.savepoint import (
     FlinkOperator,
     FlinkSavepoint,
-    check_operator_state,
+    describe_operator_state,
     open_operators,
 )
 from statestore.interop.flink.read.savepoint_files import content_digest
@@ -232,7 +232,7 @@ def _find_transactions(
     """Return the operator states to leave out, or the reason why the operator is refused."""
     names = tuple(dict.fromkeys(transactions(operator.metadata)))
     try:
-        check_operator_state(operator, names)
+        describe_operator_state(operator, names)
     except FormatVersionError as error:
         return (), str(error)
     except UnsupportedTypeError as error:

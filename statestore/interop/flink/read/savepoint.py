@@ -49,6 +49,7 @@ from statestore.interop.flink.read.keyed_states import (
 )
 from statestore.interop.flink.read.operator_parts import open_parts, recognize_timers
 from statestore.interop.flink.read.operator_state import (
+    OperatorStateInfo,
     SubtaskElements,
     read_descriptions,
     read_operator_state,
@@ -230,14 +231,20 @@ class FlinkOperator:
         return rows
 
 
-def check_operator_state(operator: FlinkOperator, exclude: Collection[str] = ()) -> None:
-    """Check that operator state can be read, by its descriptions alone.
+def describe_operator_state(
+    operator: FlinkOperator, exclude: Collection[str] = ()
+) -> tuple[OperatorStateInfo, ...]:
+    """Return the operator states, of which only the descriptions are read.
 
     ``exclude`` are the names of states to skip. Raises the errors of :meth:`FlinkOperator.entries`.
     """
+    described: dict[str, OperatorStateInfo] = {}
     for _, handle, what in _operator_streams(operator, exclude):
         with _note_location(f"in the {what}"):
-            read_descriptions(open_source(handle.stream, operator.places, what), handle)
+            source = open_source(handle.stream, operator.places, what)
+            for info in read_descriptions(source, handle):
+                described.setdefault(info.name, info)
+    return tuple(described.values())
 
 
 def _operator_streams(
