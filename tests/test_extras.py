@@ -66,7 +66,7 @@ with store.snapshot(parallelism=2) as checkpoint:
 TABLE = "from statestore import IcebergTable; table = IcebergTable('a.b', catalog='c');"
 PAGES = (
     STORE + "command('ui', '--store', url)",
-    STORE + "command('report', '--to', f'{url}.html', '--store', url)",
+    STORE + "command('ui', '--to', f'{url}.html', '--store', url)",
 )
 FRAMES = (
     STORE + "store.restore(parallelism=3).plan.to_{library}()",
