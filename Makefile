@@ -192,7 +192,9 @@ vendor: $(READY) ## fetch the files of other projects in statestore/ui/static/ve
 
 dist: $(READY) $(PACKAGING) ## build wheel and sdist into dist/, check them, and try the wheel alone
 	rm -rf dist
-	$(PACKAGING)/bin/python -m build --outdir dist .
+	@# The time of the commit and the same permissions: each build of a commit makes the same wheel.
+	umask 022; SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+		$(PACKAGING)/bin/python -m build --outdir dist .
 	$(PACKAGING)/bin/python -m twine check --strict dist/*
 	$(PACKAGING)/bin/python -m check_wheel_contents dist/*.whl
 	$(PY) -m tests.wheel.run dist/*.whl
