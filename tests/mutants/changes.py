@@ -11,7 +11,7 @@ import ast
 import io
 import tokenize
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 __all__ = ["Change", "changes_of", "function_lines"]
@@ -84,14 +84,18 @@ class _Place:
     name: str | None = None
 
 
-def changes_of(file: str, text: str) -> list[Change]:
-    """Return the changes of a module in the order of its lines.
+def changes_of(file: str, text: str, lines: Collection[str] | None = None) -> list[Change]:
+    """Return the changes of a module, or only of its lines with these texts, in their order.
 
     Not changed are docstrings, annotations, log calls, ``__all__``, names of type variables,
     ``TYPE_CHECKING``, flags of classes such as ``frozen``, and texts with a blank, which are
     sentences.
     """
-    found = [change for change in _Module(file, text).changes() if _compiles(change.text)]
+    found = [
+        change
+        for change in _Module(file, text).changes()
+        if (lines is None or change.before in lines) and _compiles(change.text)
+    ]
     return sorted(found, key=lambda change: change.line)
 
 

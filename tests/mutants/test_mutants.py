@@ -157,8 +157,9 @@ def test_types_texts_and_names_are_not_changed(text: str) -> None:
 def test_each_equivalent_change_exists_and_has_a_reason() -> None:
     entries = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["equivalent"]
     for file in {entry["file"] for entry in entries}:
-        changes = changes_of(file, (ROOT / file).read_text(encoding="utf-8"))
-        possible = {(one.before, after) for one in changes for after in (one.after, None)}
         listed = [entry for entry in entries if entry["file"] == file]
+        lines = {entry["before"] for entry in listed}
+        changes = changes_of(file, (ROOT / file).read_text(encoding="utf-8"), lines)
+        possible = {(one.before, after) for one in changes for after in (one.after, None)}
         assert {(entry["before"], entry.get("after")) for entry in listed} <= possible
         assert all(entry["why"].endswith(".") for entry in listed)
