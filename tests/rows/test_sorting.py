@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
+import resource
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,13 +211,13 @@ def test_the_folder_is_deleted_after_an_error(temporary: Path) -> None:
     """This also holds if the input fails or the reader stops early."""
 
     def failing() -> Iterator[pa.Table]:
-        yield from slices_of(table_of([(1, str(n), 0.0, [], bytes(100)) for n in range(50)]), 100)
+        yield from slices_of(table_of([(1, str(n), 0.0, [], bytes(100)) for n in range(12)]), 100)
         raise OSError("the source is gone")
 
     with pytest.raises(OSError, match="the source is gone"):
         [*key_group_pieces(failing(), state_of(), 1, 100)]
     assert [*temporary.iterdir()] == []
-    table = table_of([(1, str(number), 0.0, [], bytes(100)) for number in range(50)])
+    table = table_of([(1, str(number), 0.0, [], bytes(100)) for number in range(12)])
     pieces = key_group_pieces([table], state_of(), 1, 100)
     next(pieces)
     assert [*temporary.iterdir()] != []
@@ -364,40 +361,27 @@ def test_subtasks_write_streams(tmp_path: Path, memory_bytes: int) -> None:
     assert again == parts
 
 
-_FULL_DISK = """
-import resource, sys
-from tests.rows.test_sorting import KEY, opened, stream
-from statestore.errors import StorageError
-from pathlib import Path
-store = opened(Path(sys.argv[1]), 6000)
-with store.snapshot(parallelism=1) as checkpoint:
-    checkpoint.write_keyed("u", "s", stream(), **KEY)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-try:
-    with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.write_keyed("u", "s", stream(), **KEY)
-except StorageError as error:
-    print(error)
-"""
-
-
 @pytest.mark.slow
-def test_a_full_disk_is_a_storage_error(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_storage_error(
+    temporary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """The operating system refuses the bytes. The last checkpoint stays, and no temporary file
     does.
     """
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", _FULL_DISK, str(tmp_path / "store")],
-        env={**os.environ, "TMPDIR": str(temporary)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert re.search(rf"cannot write {temporary}/statestore-.*-sort-", done.stdout)
+    store = opened(tmp_path_factory.mktemp("full") / "store", 6000)
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("u", "s", stream(), **KEY)
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with (
+            pytest.raises(StorageError, match=rf"cannot write {temporary}/statestore-.*-sort-"),
+            store.snapshot(parallelism=1) as checkpoint,
+        ):
+            checkpoint.write_keyed("u", "s", stream(), **KEY)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [*temporary.iterdir()] == []
-    store = StateStore.open(str(tmp_path / "store"))
     assert [*store.checkpoints()] == [1]
     assert rows_of(store, 0, 1).num_rows == 200
 
