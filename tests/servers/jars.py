@@ -1,7 +1,8 @@
 """Fetch the jars of servers and of Spark's connectors from their published packages, for tests.
 
 Spark's own resolver fetches them, so no other program is needed. Each set is fetched once and kept
-in a folder of this Python environment. ``python -m tests.servers.jars`` fetches all sets.
+in a folder of this Python environment. ``python -m tests.servers.jars`` fetches what ``make test``
+needs of them; a test of the nightly fetches MirrorMaker.
 """
 
 from __future__ import annotations
@@ -133,11 +134,11 @@ def fetched(*sets: JarSet, folder: Path | None = None) -> int:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Fetch all sets, or copy Spark's Kafka connector with ``--connector DIR``."""
+    """Fetch the broker and the connector, or copy the connector with ``--connector DIR``."""
     parser = argparse.ArgumentParser(description="Fetch jars of servers and connectors.")
     parser.add_argument("--connector", type=Path, metavar="DIR", help="copy the connector there")
     folder: Path | None = parser.parse_args(arguments).connector
-    servers = () if folder else (BROKER, MIRROR_MAKER)
+    servers = () if folder else (BROKER,)
     return fetched(*servers, CONNECTOR, TOKEN_PROVIDER, folder=folder)
 
 
