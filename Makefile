@@ -56,8 +56,10 @@ for section in global install :env:; do eval "$$(sed -n <<< "$$settings" -e "/='
 	-e "s/^$$section\.find-links=/export UV_FIND_LINKS=/p" \
 	-e "s/^$$section\.cert=/export SSL_CERT_FILE=/p")"; done
 endef
+# The wheel of PySpark is built here, and installed at once: to compress it would take 13 seconds.
 INSTALL = $(PIP_SETTINGS); install() { \
 	$(PY) -m uv pip install $$([ -t 2 ] || echo --quiet) --python "$$1" "$${@:2}" \
+	--config-settings-package pyspark:--build-option=--compression=stored \
 	|| "$$1" -m pip install --quiet --disable-pip-version-check "$${@:2}"; }; install
 
 # After pip's own messages, which have the reason.
@@ -234,6 +236,10 @@ build/release-%/.ready: $(READY) releases.toml
 	@echo "for make test-versions: release $*"
 	@$(PY) -m tests.versions.releases $* && touch $@
 
+# A JVM that fetches jars lives for seconds, in which its second compiler would only cost time.
+$(DELTA) $(S3) $(HDFS) $(ICEBERG) $(KAFKA) $(S3PROXY): export SPARK_SUBMIT_OPTS ?= \
+	-XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+
 # A step that fails stops the command that needs it; the step says why, in one sentence.
 $(DELTA): $(READY)
 	@echo "set-up 3/3: fetching Delta's jar (90 MB the first time)"
@@ -297,9 +303,9 @@ $(CEPH): $(READY) tests/servers/ceph.py
 	@echo "for make nightly: fetching Ceph (70 MB)"
 	@$(PY) -m tests.servers.ceph && touch $@
 
-# Kafka's broker, MirrorMaker, and Spark's connector, for the tests and the demo of a cluster.
+# Kafka's broker and Spark's connector, for the tests and the demo of a cluster.
 $(KAFKA): $(READY) tests/servers/jars.py
-	@echo "for the tests: fetching the jars of Kafka and of Spark's connector (140 MB the first time)"
+	@echo "for the tests: fetching the jars of Kafka and of Spark's connector (100 MB the first time)"
 	@$(WITH_JAVA) $(PY) -m tests.servers.jars && touch $@
 
 # Flink, for the tests that let it write and read savepoints.
