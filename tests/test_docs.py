@@ -82,6 +82,9 @@ def fraud(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
     "docs/how/new-query.md",
     "docs/how/kafka.md",
     "docs/REPACK.md",
+    "docs/how/live.md",
+    "docs/how/processes.md",
+    "docs/how/read.md",
 )
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_shows_runs(

@@ -194,6 +194,7 @@ def errors(statements: tuple[str, ...], hidden: tuple[str, ...], url: str) -> li
     "s3-s3fs",
     "azure-adlfs",
     "gcs-gcsfs",
+    "query-duckdb",
 )
 @pytest.mark.slow
 @pytest.mark.parametrize(("extra", "hidden"), CASES)

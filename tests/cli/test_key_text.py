@@ -130,6 +130,7 @@ TYPES = {
 }
 
 
+@pytest.mark.long_cases("date", "timestamp")
 @pytest.mark.parametrize("name", TYPES)
 def test_far_keys_in_every_command(tmp_path: Path, run: Run, name: str) -> None:
     raw = KEYS.get(name, KEYS["timestamp"])

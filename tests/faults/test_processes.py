@@ -257,7 +257,7 @@ def test_a_collection_killed_at_any_call_is_run_again(
         assert data_files(folder) == data_files(counted)
 
 
-@pytest.mark.long_cases("fsync-1-False", "fsync-2-False", "unlink-1-True")
+@pytest.mark.long_cases("fsync-1-False", "fsync-2-False", "unlink-1-True", "fsync-3-True")
 @pytest.mark.parametrize(
     ("system_call", "at", "appeared"),
     [

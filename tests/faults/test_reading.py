@@ -111,6 +111,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.long_cases("verify-FaultKind.ERROR", "operator-FaultKind.ERROR")
 @pytest.mark.parametrize(
     ("command", "kind"),
     [

@@ -59,6 +59,7 @@ IN_PYTHON: dict[str, Ask] = {
 }
 
 
+@pytest.mark.long_cases("microseconds", "days before", "in a list")
 @pytest.mark.parametrize("far", FAR)
 def test_values_far_away_are_refused_as_python_values_only(far: str, tmp_path: Path) -> None:
     rows = pa.table({"k": pa.array([1, 2], pa.int64()), "v": FAR[far]})

@@ -83,6 +83,7 @@ def test_a_batch_that_is_run_again_is_written_once(
 SCHEMA = 'schema = "user_id BIGINT, total BIGINT"\n'
 
 
+@pytest.mark.long_cases("parquet-")
 @pytest.mark.parametrize(
     ("name", "more"),
     [

@@ -113,6 +113,7 @@ def test_a_subset_of_key_groups_has_the_rows_of_a_full_merge(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.long_cases("tiny layers together-0-partitioned", "each layer apart-0-ranged")
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 @pytest.mark.parametrize(
@@ -304,6 +305,9 @@ def first_equal(old: pa.Table, new: pa.Table) -> list[tuple[int, int]]:
     "each layer apart-2",
     "each layer apart-3",
     "each layer apart-4",
+    "tiny layers together-1",
+    "tiny layers together-2",
+    "each layer apart-0",
 )
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_of_any_columns_are_matched(seed: int) -> None:

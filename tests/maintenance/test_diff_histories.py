@@ -57,6 +57,7 @@ def check(state: Checkpoints, a: int, b: int) -> StateDifference:
     return found
 
 
+@pytest.mark.long_cases("compacted-ranged", "plain-ranged")
 @pytest.mark.parametrize(("form", "layout"), HOW)
 def test_any_two_checkpoints_differ_like_dictionaries(
     tmp_path: Path, form: Form, layout: str

@@ -406,6 +406,7 @@ def user_of(taken: Checkpoints, place: int) -> str:
     return sorted({user for user, _ in taken.rows})[place]
 
 
+@pytest.mark.long_cases("layered-partitioned")
 @in_both_layouts
 def test_single_keys_are_deleted_and_put_in_every_form(taken: Checkpoints) -> None:
     store, gone, changed = taken.store, user_of(taken, 5), user_of(taken, 9)

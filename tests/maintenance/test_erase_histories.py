@@ -61,6 +61,7 @@ def refuse_key(store: StateStore, number: int) -> None:
         assert rows_of_key(store.parts.storage, part, KEY).num_rows == 0
 
 
+@pytest.mark.long_cases("plain", "layered")
 def test_the_key_is_removed_from_all_checkpoints(taken: Checkpoints) -> None:
     store = taken.store
     store.maintenance.savepoint("five", 5)
@@ -77,6 +78,7 @@ def test_the_key_is_removed_from_all_checkpoints(taken: Checkpoints) -> None:
     assert not store.maintenance.forget(OperatorKey("u", KEY), search=False).replaced
 
 
+@pytest.mark.long_cases("plain", "compacted")
 def test_after_a_collection_no_file_contains_the_key(taken: Checkpoints) -> None:
     store = taken.store
     found = [
@@ -93,6 +95,7 @@ def test_after_a_collection_no_file_contains_the_key(taken: Checkpoints) -> None
     )
 
 
+@pytest.mark.long_cases("plain", "layered")
 def test_each_shared_file_is_rewritten_once(taken: Checkpoints) -> None:
     store = taken.store
     holding = {one.file for one in store.maintenance.find_subject(OperatorKey("u", KEY)).found}
@@ -120,6 +123,7 @@ def test_a_layer_that_becomes_empty_is_removed(tmp_path: Path) -> None:
     assert rows_of(taken.store) == without(taken.rows)
 
 
+@pytest.mark.long_cases("plain", "compacted")
 @pytest.mark.parametrize("form", FORMS)
 def test_a_key_of_the_first_checkpoint_is_removed_from_all_later_ones(
     tmp_path: Path, form: Form
@@ -135,6 +139,7 @@ def test_a_key_of_the_first_checkpoint_is_removed_from_all_later_ones(
     assert taken.store.maintenance.find_subject(OperatorKey("u", gone)).found == ()
 
 
+@pytest.mark.long_cases("plain", "compacted")
 def test_a_purge_of_one_checkpoint_keeps_the_files_of_others(taken: Checkpoints) -> None:
     new = {
         one.checkpoint_id: one.new_checkpoint_id

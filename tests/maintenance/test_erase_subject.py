@@ -220,6 +220,7 @@ def test_versions_of_kept_checkpoints_stay_if_possible(
         assert [row["k"] for row in rows_of(store, number)] == ["bob"]
 
 
+@pytest.mark.long_cases("FaultKind.ANSWER_LOST")
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST])
 def test_a_purge_of_a_log_can_be_run_again(tmp_path: Path, kind: FaultKind) -> None:
     """I10: at every moment readers find the newest version."""
@@ -426,6 +427,7 @@ def times(store: StateStore) -> list[tuple[int, int]]:
     return [(manifest.started_at_ms, manifest.created_at_ms) for manifest in manifests]
 
 
+@pytest.mark.long_cases("parquet")
 def test_one_command_forgets_a_subject_everywhere(shop: StateStore) -> None:
     before = times(shop)
     by_text = lambda kind: "312" if kind == "string" else 312  # noqa: E731

@@ -168,6 +168,7 @@ def test_a_missing_store_is_an_error(tmp_path: Path) -> None:
         store_in(tmp_path / "nowhere").maintenance.expire(retain=1)
 
 
+@pytest.mark.long_cases("FaultKind.ANSWER_LOST", "FaultKind.ANSWER_WRONG")
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.ANSWER_WRONG])
 def test_an_expiry_that_failed_at_any_call_can_be_run_again(
     folder: Path, tmp_path: Path, kind: FaultKind

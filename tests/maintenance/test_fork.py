@@ -131,6 +131,7 @@ def test_no_byte_of_data_is_read_or_written(source: StateStore, tmp_path: Path) 
     assert {path.stat().st_ino for path in files} <= inodes
 
 
+@pytest.mark.long_cases("1")
 @pytest.mark.parametrize("seed", range(2))
 def test_neither_store_damages_the_other(tmp_path: Path, seed: int) -> None:
     """Both continue randomly with full and incremental checkpoints, compaction, purges and garbage

@@ -365,6 +365,7 @@ def test_a_collection_that_failed_at_any_call_can_be_run_again(
 # --- every form of a state ------------------------------------------------------------------------
 
 
+@pytest.mark.long_cases("plain", "compacted")
 def test_exactly_the_files_of_kept_checkpoints_stay(taken: Checkpoints) -> None:
     store = taken.store
     for retain in (4, 2, 1):

@@ -71,7 +71,7 @@ def test_the_newest_version_outlives_its_checkpoint(tmp_path: Path, layout: str)
     assert on_disk == set(files_of(store.checkpoint().manifest))
 
 
-@pytest.mark.long_cases("1", "3", "4", "5")
+@pytest.mark.long_cases("1", "3", "4", "5", "2")
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_after_any_sequence_the_table_shows_its_checkpoint(tmp_path: Path, seed: int) -> None:

@@ -148,6 +148,7 @@ def test_only_one_of_two_repairs_claims(store: StateStore) -> None:
     assert len(list(writers.iterdir())) == before + 1
 
 
+@pytest.mark.long_cases("flipped-statestore.json", "cut-writers")
 @pytest.mark.parametrize("file", ["statestore.json", "writers"])
 @pytest.mark.parametrize("damage", [flipped, cut])
 def test_a_repair_that_fails_anywhere_can_be_run_again(

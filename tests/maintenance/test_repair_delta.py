@@ -45,6 +45,7 @@ def seen(store: StateStore, version: int | None = None) -> tuple[Any, ...]:
     return sorted(table.file_uris()), table.metadata().configuration, table.schema().to_json()
 
 
+@pytest.mark.long_cases("lost2")
 @pytest.mark.parametrize("lost", [(0,), pytest.param((1,), marks=pytest.mark.long), (0, 1)])
 def test_a_lost_entry_is_written_again(
     spark: SparkSession, store: StateStore, lost: tuple[int, ...]

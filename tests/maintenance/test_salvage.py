@@ -140,6 +140,7 @@ def zeros(file: Path) -> None:
     file.write_bytes(bytes(len(file.read_bytes())))
 
 
+@pytest.mark.long_cases("ranged-lengthen", "ranged-empty", "ranged-zeros")
 @pytest.mark.parametrize("damage", [Path.unlink, cut, lengthen, empty, zeros])
 def test_a_file_that_is_no_longer_readable_loses_all_its_rows(
     store: StateStore, layout: Layout, damage: Callable[[Path], Any]

@@ -58,6 +58,7 @@ def test_an_intact_checkpoint_makes_no_new_one(taken: Checkpoints) -> None:
     assert taken.store.checkpoints() == (1, 2, 3, 4, 5)
 
 
+@pytest.mark.long_cases("base-compacted-ranged", "last layer-layered-partitioned")
 @in_both_layouts
 @pytest.mark.parametrize(
     "part", ["base", pytest.param("first layer", marks=pytest.mark.long), "last layer"]
@@ -86,6 +87,7 @@ def test_lost_key_groups_are_reported_and_missing(taken: Checkpoints, part: str)
     assert store.maintenance.verify("latest", deep=True).is_intact
 
 
+@pytest.mark.long_cases("compacted-ranged")
 @in_both_layouts
 def test_lost_key_groups_are_filled_from_the_checkpoint_before(taken: Checkpoints) -> None:
     store, now, before = taken.store, by_group(taken.store, 5), by_group(taken.store, 4)

@@ -181,6 +181,7 @@ def test_of_two_upgrades_at_once_one_wins_and_the_other_says_so(store: StateStor
     assert len(set(raised)) == 1
 
 
+@pytest.mark.long_cases("False")
 @pytest.mark.parametrize("back", [False, True])
 def test_an_upgrade_that_fails_at_any_call_can_be_run_again(tmp_path: Path, back: bool) -> None:
     """I10: at any storage call, whether or not the call took effect."""

@@ -147,6 +147,7 @@ def test_flips_of_one_byte_are_found(tmp_path: Path) -> None:
     assert store.maintenance.verify(deep=True).is_intact
 
 
+@pytest.mark.long_cases("map", "reducing", "aggregating", "timers", "split", "broadcast")
 @pytest.mark.parametrize("name", SORTS)
 def test_a_truncated_file_is_found(store: StateStore, name: str) -> None:
     """I5: at any length. The shallow level also finds it, and names its owner."""
@@ -389,6 +390,7 @@ def named(taken: Checkpoints) -> set[str]:
     return set().union(*(names_of(taken.store, number) for number in taken.taken))
 
 
+@pytest.mark.long_cases("plain", "layered")
 def test_checkpoints_as_they_were_written_are_intact(taken: Checkpoints) -> None:
     for deep in (False, True):
         report = taken.store.maintenance.verify("all", deep)
@@ -442,6 +444,7 @@ def test_a_shared_file_is_checked_once_and_reported_for_all_owners(
     assert {(one.operator, one.state) for one in report.broken} == {("u", "s")}
 
 
+@pytest.mark.long_cases("plain-False", "plain-True", "layered-True", "compacted-False")
 @pytest.mark.parametrize("deep", [False, True])
 def test_a_file_of_any_form_that_is_missing_is_named(taken: Checkpoints, deep: bool) -> None:
     for name in files_in(taken.store):
@@ -453,6 +456,7 @@ def test_a_file_of_any_form_that_is_missing_is_named(taken: Checkpoints, deep: b
         file.write_bytes(raw)
 
 
+@pytest.mark.long_cases("plain", "layered")
 def test_a_file_in_place_of_the_next_one_is_found(taken: Checkpoints) -> None:
     files = [Path(taken.store.url, name) for name in files_in(taken.store)]
     for first, second in pairwise(files):

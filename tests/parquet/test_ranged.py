@@ -48,7 +48,20 @@ def rows(store: StateStore, parallelism: int) -> list[Counter[str]]:
     return [Counter(map(repr, table.to_pylist())) for table in tables]
 
 
-@pytest.mark.long_cases("64-2", "64-3", "64-16")
+@pytest.mark.long_cases(
+    "64-2",
+    "64-3",
+    "64-16",
+    "1-1",
+    "64-1",
+    "64-64",
+    "1000-1",
+    "1000-2",
+    "1000-3",
+    "1000-7",
+    "1000-16",
+    "32768-7",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("max_parallelism", "parallelism"),
@@ -223,6 +236,7 @@ def test_a_row_group_gets_the_fewest_rows_that_fill_it(
     assert (part.num_rows, size) == (expected, part.nbytes)
 
 
+@pytest.mark.long_cases("partitioned")
 @pytest.mark.parametrize("layout", ["ranged", "partitioned"])
 def test_states_of_many_columns_restore_their_rows(tmp_path: Path, layout: str) -> None:
     """I7: row groups end by bytes within their key groups, and writes and merges are large."""

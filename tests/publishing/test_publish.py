@@ -72,6 +72,7 @@ def every_type(number: int = 200) -> pa.Table:
     return pa.table(columns)
 
 
+@pytest.mark.long_cases("sql-partitioned", "rest-ranged")
 @LAYOUTS
 def test_the_table_has_the_rows_of_the_state(
     store: StateStore, catalog: Catalog, layout: str

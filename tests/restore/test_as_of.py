@@ -41,6 +41,7 @@ def change_of(one: object, other: object) -> str:
     return "same" if one == other else "changed"
 
 
+@pytest.mark.long_cases("partitioned")
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 def test_random_histories_with_layers(tmp_path: Path, layout: str) -> None:

@@ -90,7 +90,7 @@ class Made:
         return restored
 
 
-@pytest.mark.long_cases("value-partitioned", "list-partitioned", "map-ranged")
+@pytest.mark.long_cases("value-partitioned", "list-partitioned", "map-ranged", "value-ranged")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", ["value", "list", "map"])
 def test_every_row_has_one_subtask(tmp_path: Path, kind: str, layout: str) -> None:

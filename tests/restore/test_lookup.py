@@ -200,6 +200,9 @@ def test_unverified_bounds_hide_no_rows(tmp_path: Path, monkeypatch: pytest.Monk
     assert found(restored, 150_000) == [150_000]
 
 
+@pytest.mark.long_cases(
+    "plain-ranged", "plain-partitioned", "layered-partitioned", "compacted-ranged"
+)
 @pytest.mark.parametrize("layout", ["ranged", "partitioned"])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_key_has_the_rows_of_a_dictionary(tmp_path: Path, layout: str, form: Form) -> None:
@@ -261,6 +264,7 @@ def test_keys_of_changes_are_distinguished_as_in_a_full_state(tmp_path: Path) ->
     assert answers == {"0.0": [], "-0.0": [20], "nan": [30], "1.0": [5]}
 
 
+@pytest.mark.long_cases("compacted", "plain")
 @pytest.mark.slow
 def test_a_lookup_names_a_missing_or_damaged_file(taken: Checkpoints) -> None:
     """The error is the same as in a restore that needs the file."""

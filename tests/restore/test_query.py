@@ -390,6 +390,7 @@ def test_names_with_a_nul_are_neither_stored_nor_queried(
 # --- every layout and encoding --------------------------------------------------------------------
 
 
+@pytest.mark.long_cases("layered-partitioned")
 @in_both_layouts
 def test_a_view_has_the_rows_of_its_checkpoint_with_every_layout(taken: Checkpoints) -> None:
     for checkpoint_id, rows in taken.taken.items():
@@ -423,6 +424,7 @@ def test_conditions_apply_to_the_merged_rows(taken: Checkpoints, where: str, hol
     assert ask(taken.store, f"SELECT count(*) AS n FROM s WHERE {where}") == [{"n": len(expected)}]
 
 
+@pytest.mark.long_cases("compacted-ranged")
 @in_both_layouts
 def test_key_groups_outside_the_condition_are_not_read(taken: Checkpoints) -> None:
     every = ask(taken.store, "SELECT * FROM s")

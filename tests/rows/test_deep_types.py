@@ -91,6 +91,7 @@ def read_by_all(store: StateStore, typed: Typed) -> None:
     assert store.restore().keyed("u", "s").get("b")[0]["v"] == value
 
 
+@pytest.mark.long_cases("structs", "lists", "maps")
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", ALLOWED.values(), ids=ALLOWED)
 def test_the_deepest_accepted_type_is_read(tmp_path: Path, kinds: list[str]) -> None:

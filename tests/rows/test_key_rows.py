@@ -111,6 +111,7 @@ def map_store(path: Path, seed: int, layout: str) -> tuple[StateStore, Rows]:
     return store, state
 
 
+@pytest.mark.long_cases("3-none-ranged-False", "3-tiny-ranged-True")
 @pytest.mark.slow
 @pytest.mark.parametrize("collide", [False, True])
 @pytest.mark.parametrize("layout", RANGED_IN_EACH_RUN)

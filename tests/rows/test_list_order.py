@@ -50,6 +50,27 @@ def place(value: Any, kind: Kind, zeros_differ: bool = True) -> Any:
     return (1, value.encode() if isinstance(value, str) else value)
 
 
+@pytest.mark.long_cases(
+    "6",
+    "7",
+    "8",
+    "9",
+    "10",
+    "11",
+    "12",
+    "13",
+    "14",
+    "15",
+    "16",
+    "17",
+    "18",
+    "19",
+    "20",
+    "21",
+    "22",
+    "23",
+    "24",
+)
 @pytest.mark.parametrize(
     "seed", [*range(25), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(25, 100))]
 )

@@ -22,6 +22,7 @@ def take(store: StateStore, value: int) -> None:
         checkpoint.write_keyed("users", "totals", rows, key="user", max_parallelism=8)
 
 
+@pytest.mark.long_cases("ranged")
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 def test_disk_and_s3(s3: S3Server, url: str, tmp_path: Path, layout: str) -> None:
     disk = StateStore.open(str(tmp_path / "store"), table_format="parquet")

@@ -177,6 +177,9 @@ def test_written_and_acknowledged_states_are_one_commit(store: StateStore) -> No
     assert [e.state.name for e in store.checkpoint().manifest.keyed] == ["other", "n", "t"]
 
 
+@pytest.mark.long_cases(
+    "1-1", "1-200", "200-200", "200-1000000000", "1000000000-1", "1000000000-1000000000"
+)
 @pytest.mark.parametrize("run_bytes", [1, 200, 10**9])
 @pytest.mark.parametrize("block_bytes", [1, 200, 10**9])
 def test_a_state_of_any_size_is_written_alike(

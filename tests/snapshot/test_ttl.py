@@ -192,6 +192,7 @@ def merged_rows(store: StateStore, entry: KeyedEntry) -> list[tuple[str, int | N
     return sorted((row["k"], row["at"], row["__deleted__"]) for row in rows)
 
 
+@pytest.mark.long_cases("folds-value", "merges-map")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["value", "map"])
 @pytest.mark.parametrize(

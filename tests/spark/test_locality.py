@@ -123,6 +123,7 @@ def explained(frame: DataFrame) -> str:
 # --- A restore ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long_cases("12")
 @pytest.mark.parametrize("parallelism", PARALLELISMS)
 def test_the_real_host_is_preferred(folder: Path, spark: SparkSession, parallelism: int) -> None:
     """This machine, under the name of Spark's only executor, and the rows of each subtask."""
@@ -135,6 +136,7 @@ def test_the_real_host_is_preferred(folder: Path, spark: SparkSession, paralleli
     assert localities(frame) == ["NODE_LOCAL"] * parallelism
 
 
+@pytest.mark.long_cases("hosts1-3", "hosts2-3", "hosts2-12", "hosts0-12")
 @pytest.mark.parametrize("parallelism", PARALLELISMS)
 @pytest.mark.parametrize("hosts", [("a", "b"), ("a", "b", "c", "a"), ("c", "", "", "b"), ("a",)])
 @pytest.mark.usefixtures("cluster")

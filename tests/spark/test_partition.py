@@ -303,6 +303,7 @@ def test_columns_and_schema_are_unchanged(spark: SparkSession, partitioner: Part
     assert parts.where(df["key"] == 1).count() == (2 if partitioner == Broadcast() else 1)
 
 
+@pytest.mark.long_cases("RESCALE", "SHUFFLE", "BROADCAST", "GLOBAL")
 @pytest.mark.parametrize("partitioner", EVERY, ids=str)
 def test_the_number_of_partitions_is_exact(spark: SparkSession, partitioner: Partitioner) -> None:
     """Also one partition, more partitions than rows, and no rows or source partitions."""

@@ -11,6 +11,7 @@ from tests.streaming.world import World
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.long_cases("3")
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_a_query_continues_from_a_table(world: World, parallelism: int) -> None:
     """It never sees the events of the table, and has the state of a run over all of them."""

@@ -483,6 +483,7 @@ def test_a_schema_change_does_not_hide_lost_rows(
     ]
 
 
+@pytest.mark.long_cases("Key_Group", "__deleted__")
 @pytest.mark.parametrize("name", ["key_group", "Key_Group", "__deleted__"])
 def test_a_reserved_column_is_refused_before_the_start(world: World, name: str) -> None:
     """A stored state would be converted without end, because the store never keeps the column."""

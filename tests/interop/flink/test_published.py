@@ -219,6 +219,7 @@ def scala_jobs() -> list[Any]:
     ]
 
 
+@pytest.mark.long_cases("1.17-hashmap-savepoint-native")
 @pytest.mark.slow
 @pytest.mark.parametrize(("jar", "name"), scala_jobs())
 def test_state_of_scala_has_columns_and_is_exported_unchanged(

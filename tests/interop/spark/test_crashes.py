@@ -173,6 +173,7 @@ def calls(kept: Kept) -> dict[tuple[str, str | None], int]:
     return names | {("sync", None): max(n for n in syncs if n < names["delete", MARKER])}
 
 
+@pytest.mark.long_cases("end-ERROR", "operators-ERROR")
 @pytest.mark.usefixtures("untouched")
 @pytest.mark.parametrize(
     ("step", "kind"),
@@ -534,6 +535,7 @@ def test_values_that_are_lost_leave_a_target_unusable(
     refuses_to_start(kept, tmp_path / "target")
 
 
+@pytest.mark.long_cases("damaged")
 @pytest.mark.usefixtures("untouched")
 @pytest.mark.parametrize(
     ("damage", "error", "problem"),

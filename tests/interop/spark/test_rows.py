@@ -94,6 +94,7 @@ def test_bytes_equal_those_of_the_store(
         assert pairs(encode_rows(rebuilt(typed))) == kept
 
 
+@pytest.mark.long_cases("agg")
 @pytest.mark.parametrize("kind", ["agg", "nested", pytest.param("join", marks=pytest.mark.long)])
 def test_bytes_survive_a_table(
     spark: SparkSession, checkpoints: Callable[[str], Path], kind: str, tmp_path: Path
@@ -117,6 +118,7 @@ def storable(struct: T.DataType) -> T.StructType:
     return T.StructType([T.StructField(f"f{n}", field.dataType) for n, field in fields])
 
 
+@pytest.mark.long_cases("interpreted")
 @pytest.mark.parametrize(
     "conf",
     [

@@ -90,6 +90,9 @@ def test_the_states_are_named_with_their_columns(plan: PlannedQuery, state: Want
         plan.state("x")
 
 
+@pytest.mark.long_cases(
+    "smaller integers", "smaller types inside", "columns of the window", "nulls"
+)
 @pytest.mark.parametrize(
     "changed",
     [

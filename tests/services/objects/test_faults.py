@@ -106,6 +106,7 @@ def flaky(server: Server, url: str, proxy: FlakyProxy) -> Flaky:
     return new
 
 
+@pytest.mark.long_cases("azure", "gcs")
 @on_each_server
 def test_a_request_to_a_busy_server_is_retried(
     flaky: Flaky, proxy: FlakyProxy, subtests: pytest.Subtests
@@ -131,6 +132,7 @@ def test_a_request_with_a_lost_response_is_retried(
             assert len(set(proxy.seen[:2])) == 1
 
 
+@pytest.mark.long_cases("in each run-azure", "in each run-gcs")
 @on_each_server
 @pytest.mark.parametrize(
     "cases",
@@ -158,6 +160,7 @@ def test_an_object_of_another_writer_is_not_mistaken_for_its_own(
     assert not storage.put_if_absent("a", PAYLOAD)
 
 
+@pytest.mark.long_cases("azure", "gcs")
 @on_each_server
 def test_a_permanently_busy_server_is_named(
     flaky: Flaky, server: Server, proxy: FlakyProxy, subtests: pytest.Subtests

@@ -101,6 +101,7 @@ def test_the_scheme_s3a_names_the_same_bucket() -> None:
     assert (storage.url, storage.spark_url("a")) == ("s3://whole-bucket", "s3a://whole-bucket/a")
 
 
+@pytest.mark.long_cases("azure", "hdfs")
 def test_a_large_file_is_sent_in_parts(storage: ObjectStorage) -> None:
     """With no last part, with one part and a rest, and with more parts than one compose joins."""
     for parts, rest in ((1, 0), (2, 7), (70, 3)):
@@ -145,7 +146,7 @@ def test_all_pages_of_a_long_listing_are_read(
     assert storage.list("a") == names
 
 
-@pytest.mark.long_cases("azure", "hdfs")
+@pytest.mark.long_cases("azure", "hdfs", "gcs")
 def test_threads_share_a_connection(storage: ObjectStorage) -> None:
     """Eight threads put each name at the same time: it is put once."""
     names = [f"a/{number // 8}" for number in range(96)]

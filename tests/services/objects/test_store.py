@@ -64,6 +64,7 @@ def test_a_snapshot_is_restored(url: str, options: dict[str, Any], table_format:
     assert store.checkpoints() == (1, 2, 3)
 
 
+@pytest.mark.long_cases("s3", "azure")
 def test_no_secret_is_stored_or_shown(
     server: Server, url: str, options: dict[str, Any], storage: ObjectStorage
 ) -> None:

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 ROWS = pa.table({"k": ["a", "b"], "v": [1, 2]})
 
 
+@pytest.mark.long_cases("azure", "gcs", "hdfs")
 def test_tables_are_read_where_they_are(server: Server, url: str, storage: ObjectStorage) -> None:
     content = io.BytesIO()
     pq.write_table(ROWS, content)

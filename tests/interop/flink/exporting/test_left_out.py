@@ -60,6 +60,7 @@ def test_the_manifest_records_it_and_an_export_is_refused(
     assert not (tmp_path / "to" / "_metadata").exists()
 
 
+@pytest.mark.long_cases("3681dd3b43c36f87b626db636033d1db")
 @pytest.mark.parametrize("name", ["kinds", operator_id("kinds")])
 def test_an_export_succeeds_if_the_missing_operator_is_named(
     partial: StateStore, tmp_path: Path, name: str

@@ -77,6 +77,7 @@ def test_an_incremental_import_is_the_same_too(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.long_cases("wrong1", "wrong2", "wrong3")
 @pytest.mark.parametrize("wrong", [[10], [100], [10, 100], [63, 64]])
 def test_an_error_in_any_range_leaves_no_checkpoint(wrong: list[int], tmp_path: Path) -> None:
     """The error equals that of a single thread."""

@@ -68,6 +68,7 @@ def later(savepoint: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long_cases("multi_join", "temporal_sort")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SQL_PROGRAMS)
 def test_an_old_import_of_sql_continues_with_a_later_savepoint(tmp_path: Path, name: str) -> None:
