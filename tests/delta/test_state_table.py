@@ -112,6 +112,12 @@ class TestDeltaTable(StateTableSuite):
     def store(self, tmp_path: Path, spark: SparkSession) -> StateStore:
         return StateStore.open(str(tmp_path / "store"), spark=spark)
 
+    @pytest.mark.long  # tests/maintenance/test_verify.py has the data source in each run
+    def test_the_data_source_reads_the_same(
+        self, store: StateStore, users: Any, spark: SparkSession
+    ) -> None:
+        super().test_the_data_source_reads_the_same(store, users, spark)
+
     def test_any_delta_reader_reads_the_checkpoints(
         self, store: StateStore, users: Any, spark: SparkSession
     ) -> None:

@@ -77,6 +77,7 @@ def another_count(job: Job) -> Job:
     return replace(job, unkeyed={**job.unkeyed, 3: job.unkeyed[3] + 1})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("tamper", "state"),
     [
@@ -103,6 +104,7 @@ def test_a_wrong_row_is_found_by_rows_and_by_digest(
     assert wrong.digest != wrong.uninterrupted_digest
 
 
+@pytest.mark.long
 def test_equal_states_are_equal(reference: Reference) -> None:
     found = compare(reference.store, 1, reference.store, reference.job)
     assert {each.state for each in found if each.equal} == {

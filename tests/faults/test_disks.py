@@ -123,6 +123,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     settle(tmp_path, (1,))
 
 
+@pytest.mark.long
 def test_expiry_frees_a_full_disk(tmp_path: Path) -> None:
     """I4, I6, I9: a tombstone needs no space on a tmpfs of 192 KiB."""
     if can_mount(tmp_path):

@@ -37,6 +37,7 @@ OVER_A_BAD_NETWORK = (
 OUTCOMES = {*OFTEN, "conflict", "already", "refused"}
 
 
+@pytest.mark.search_program
 @pytest.mark.parametrize(
     ("count", "least"), [(8, OFTEN), pytest.param(200, OUTCOMES, marks=pytest.mark.long)]
 )

@@ -187,6 +187,7 @@ def test_spark_and_arrow_agree(spark: SparkSession, table: pa.Table, zone: str, 
         assert found[label].to_pylist() == groups.tolist(), label
 
 
+@pytest.mark.long
 @pytest.mark.long_cases("java", "pyflink")
 @pytest.mark.parametrize("scheme", HASH_SCHEMES)
 def test_several_columns_and_nulls(spark: SparkSession, table: pa.Table, scheme: str) -> None:

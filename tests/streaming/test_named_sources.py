@@ -139,6 +139,7 @@ def test_reordered_sources_are_refused_if_spark_identifies_them_by_position(
     assert world.store.restore().checkpoint_id == newest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [2])
 def test_unnamed_sources_in_the_same_session(
     world: World, spark: SparkSession, evolution: None
@@ -155,6 +156,7 @@ def test_unnamed_sources_in_the_same_session(
     assert progress(world).ends == ('{"logOffset":0}', '{"logOffset":1}')
 
 
+@pytest.mark.long
 def test_a_stream_that_is_read_twice_has_one_folder(world: World) -> None:
     """Spark records its end twice, and the files that it has read once."""
     sources = Sources(world)

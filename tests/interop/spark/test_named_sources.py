@@ -213,6 +213,7 @@ def test_numbered_sources_keep_their_order(spark: SparkSession, tmp_path: Path) 
     assert numbered.run("after", partitions=5) == numbered.run("before")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_named", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_stateful_query_continues_and_returns(
     spark: SparkSession, tmp_path: Path, is_named: bool

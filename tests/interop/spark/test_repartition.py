@@ -86,6 +86,7 @@ class Moved:
         assert (moved.partitions, moved.dry_run) == (partitions, False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "before", "after", "conf"),
     [

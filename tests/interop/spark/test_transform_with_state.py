@@ -389,6 +389,7 @@ def test_changed_variables_in_avro_are_refused(spark: SparkSession, tmp_path: Pa
     assert not (tmp_path / "at-7").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("expression", "keys"),
     [

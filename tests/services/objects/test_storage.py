@@ -58,6 +58,14 @@ def test_the_race_replaces_the_race_of_the_suite() -> None:
     assert own - {*vars(StorageSuite)} == {"test_a_thousand_races"}
 
 
+class SuiteWithLongRaces(ObjectStorageSuite):
+    """The suite for services whose races are left to the nightly, which has a thousand more."""
+
+    @pytest.mark.long
+    def test_of_many_writers_one_wins_and_no_reader_sees_a_part(self, storage: Storage) -> None:
+        super().test_of_many_writers_one_wins_and_no_reader_sees_a_part(storage)
+
+
 class TestS3(ObjectStorageSuite):
     @pytest.fixture
     def storage(self, s3: S3Server) -> Storage:
@@ -66,19 +74,19 @@ class TestS3(ObjectStorageSuite):
         return open_storage(s3.url(uuid.uuid4().hex), s3.options | {"config_kwargs": config})
 
 
-class TestAzure(ObjectStorageSuite):
+class TestAzure(SuiteWithLongRaces):
     @pytest.fixture
     def storage(self, azure: AzureServer) -> Storage:
         return open_storage(azure.url(uuid.uuid4().hex), azure.options)
 
 
-class TestGoogle(ObjectStorageSuite):
+class TestGoogle(SuiteWithLongRaces):
     @pytest.fixture
     def storage(self, gcs: GcsServer) -> Storage:
         return open_storage(gcs.url(uuid.uuid4().hex), gcs.options)
 
 
-class TestHdfs(ObjectStorageSuite):
+class TestHdfs(SuiteWithLongRaces):
     renews = False  # WebHDFS has no copy operation
 
     @pytest.fixture

@@ -206,6 +206,7 @@ def test_each_state_has_columns_and_pyflinks_key_hash(
     assert store.maintenance.verify(deep=True).is_intact
 
 
+@pytest.mark.long_cases("stored0-None-operators0")
 @pytest.mark.parametrize(
     ("stored", "most", "operators"),
     [

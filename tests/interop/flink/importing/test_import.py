@@ -186,6 +186,7 @@ def test_every_element_of_operator_state_is_in_the_store(golden: Golden, tmp_pat
             assert values == row["values"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("golden", few(QUERIES))
 def test_state_of_sql_is_in_the_store(golden: Golden, tmp_path: Path) -> None:
     """Its rows equal the reader's, and each is in its key group."""

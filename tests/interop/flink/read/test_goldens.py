@@ -168,7 +168,7 @@ def test_metadata_is_written_as_version_3_and_read_again(golden: Golden, tmp_pat
     ]
 
 
-@pytest.mark.long_cases("1.20_sql_native", "2.3_sql")
+@pytest.mark.long_cases("1.20_sql_native", "2.3_sql", "1.20_sql")
 @pytest.mark.parametrize("golden", QUERIES, ids=lambda one: one.name)
 def test_state_of_sql_is_read(golden: Golden, tmp_path: Path) -> None:
     savepoint = opened(golden, tmp_path)
