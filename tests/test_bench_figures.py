@@ -72,7 +72,7 @@ def failing(folder: Path, rows: int, repeats: int) -> list[Figure]:
     raise ValueError("a column is\nmissing")
 
 
-@pytest.mark.long_cases("failing-is / missing")
+@pytest.mark.long
 @pytest.mark.parametrize(("figures", "words"), [(killed, "Broken"), (failing, "is / missing")])
 def test_a_section_that_fails_is_a_line_with_its_last_words(
     figures: Callable[[Path, int, int], list[Figure]], words: str

@@ -81,11 +81,11 @@ def another_count(job: Job) -> Job:
 @pytest.mark.parametrize(
     ("tamper", "state"),
     [
-        pytest.param(another_total, "totals", marks=pytest.mark.long),
-        pytest.param(another_route, "routes", marks=pytest.mark.long),
-        pytest.param(no_list, "recent", marks=pytest.mark.long),
+        (another_total, "totals"),
+        (another_route, "routes"),
+        (no_list, "recent"),
         (another_offset, "offsets"),
-        pytest.param(another_count, "unkeyed", marks=pytest.mark.long),
+        (another_count, "unkeyed"),
     ],
 )
 def test_a_wrong_row_is_found_by_rows_and_by_digest(

@@ -58,6 +58,7 @@ def content(store: StateStore, checkpoint: int) -> Any:
     return keyed, [restored.operator_state("source", name).per_old_subtask() for name in names]
 
 
+@pytest.mark.long_cases("FaultKind.ANSWER_WRONG-ranged-steps")
 @with_every_call
 @pytest.mark.parametrize(
     ("kind", "layout"),

@@ -100,7 +100,7 @@ def test_wrong_arguments_are_refused(spark: SparkSession, source: Path) -> None:
         plan_query(rates, files_after=datetime.now(UTC))
 
 
-@pytest.mark.long_cases("a join in column families")
+@pytest.mark.long_cases("a join in column families", "a processor in Avro")
 @pytest.mark.parametrize(
     ("query", "conf", "message"),
     [

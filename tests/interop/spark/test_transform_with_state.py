@@ -394,11 +394,7 @@ def test_changed_variables_in_avro_are_refused(spark: SparkSession, tmp_path: Pa
     ("expression", "keys"),
     [
         ("cast(small as double)", {None}),
-        pytest.param(
-            "t",
-            {f"2026-01-01T00:00:{number:02}.000Z" for number in range(20)},
-            marks=pytest.mark.long,
-        ),
+        ("t", {f"2026-01-01T00:00:{number:02}.000Z" for number in range(20)}),
     ],
     ids=["null", "time"],
 )

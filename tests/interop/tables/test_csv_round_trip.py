@@ -70,6 +70,17 @@ def plain(array: pa.Array) -> list[str]:
     return [repr(value) for value in stored.to_pylist()]
 
 
+@pytest.mark.long_cases(
+    "integer",
+    "short",
+    "byte",
+    "float",
+    "boolean",
+    "date",
+    "timestamp_ntz",
+    "decimal(38,0)",
+    "decimal(10,2)",
+)
 @pytest.mark.parametrize("name", VALUES)
 @given(st.data())
 def test_each_value_of_a_type_comes_back(name: str, data: st.DataObject) -> None:

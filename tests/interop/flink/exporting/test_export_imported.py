@@ -60,7 +60,7 @@ def there_and_back(golden: Golden, folder: Path, **options: Any) -> tuple[Path, 
     )
 
 
-@pytest.mark.long_cases("1.20_heap_snappy")
+@pytest.mark.long_cases("1.20_heap_snappy", "2.3_sql")
 @pytest.mark.parametrize("golden", few(WHOLE, ("1.20_heap_snappy", "2.3_sql", "2.3_kafka")))
 def test_every_byte_survives_a_round_trip(golden: Golden, tmp_path: Path) -> None:
     source, done = there_and_back(golden, tmp_path)

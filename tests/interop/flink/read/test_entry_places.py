@@ -51,6 +51,16 @@ def key_group(random: Random, head: bytes, *, rows: int, long: int) -> bytes:
     return key_group_bytes(states)
 
 
+@pytest.mark.long_cases(
+    "\\x07-300",
+    "\\x7f-300",
+    "\\x00\\x07-300",
+    "\\x00\\x00-300",
+    "\\x00\\x00-70000",
+    "\\x01\\x00-300",
+    "\\x01\\x00-70000",
+    "\\x7f\\xff-70000",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("head", "long"),

@@ -184,6 +184,7 @@ def test_state_of_sql_is_read(golden: Golden, tmp_path: Path) -> None:
     assert rows > 100
 
 
+@pytest.mark.long
 def test_values_of_keyed_state_are_written_as_they_were(tmp_path: Path) -> None:
     savepoint = opened(Golden("2.3_rocksdb_canonical"), tmp_path)
     tried = 0

@@ -57,6 +57,7 @@ def test_flink_2_restores_pojos_with_its_own_collections(store: StateStore, tmp_
     assert comparable(rows) == comparable(expected)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fields_have_the_types_that_flink_2_derives(store: StateStore, tmp_path: Path) -> None:
     """A field without a declaration keeps Kryo, in values, in lists and in subclasses."""

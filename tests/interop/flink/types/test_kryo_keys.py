@@ -144,6 +144,9 @@ KEYS: dict[str, list[Any]] = {
 """Keys that tell the byte orders of Kryo's versions apart."""
 
 
+@pytest.mark.long_cases(
+    "Integer-5", "Float-5", "Boolean-5", "Byte-5", "Character-5", "Short-5", "Long-5", "Double-5"
+)
 @pytest.mark.parametrize("kryo", [2, 5])
 @pytest.mark.parametrize("simple", KEYS)
 def test_keys_of_one_class_have_a_column_and_flinks_key_groups(
