@@ -62,6 +62,7 @@ def logged(store: StateStore) -> list[dict[str, Any]]:
 
 
 # In each run, the tests of Spark and of each command have partitioned tables.
+@pytest.mark.long
 @pytest.mark.parametrize("layout", ["ranged", pytest.param("partitioned", marks=pytest.mark.long)])
 @pytest.mark.parametrize("every_value", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_every_type_by_every_operator(tmp_path: Path, layout: str, every_value: bool) -> None:

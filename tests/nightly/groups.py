@@ -52,7 +52,7 @@ GROUPS: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "publishing": (1, (*SERVERS, ".venv/duckdb-iceberg")),
     "spark": (1, SERVERS),
     "streaming": (3, SERVERS),
-    "programs": (3, (*SERVERS, ".venv/.go-programs", *RELEASES)),
+    "programs": (4, (*SERVERS, ".venv/.go-programs", *RELEASES)),
     "real Flink: restore tests": (2, FLINK),
     "real Flink: drawn jobs": (3, FLINK),
     "real Flink: bootstrap": (2, FLINK),

@@ -11,6 +11,7 @@ from tests.protocol.run import CLAIMS, SMALL, explore, main
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.search_program
 def test_no_order_of_requests_violates_an_invariant(capsys: pytest.CaptureFixture[str]) -> None:
     """I4, I6, I9; `make protocol` runs more actors at the same time."""
     assert main(["--small"]) == 0

@@ -182,6 +182,7 @@ def test_columns_and_values_agree(case: Carried, seed: int) -> None:
     assert found.tolist() == [in_python(value, case) for value in values]
 
 
+@pytest.mark.long
 @pytest.mark.long_cases("16", "32")
 @pytest.mark.parametrize("start", range(0, len(CARRIED), 16))
 def test_spark_and_values_agree(spark: SparkSession, start: int) -> None:

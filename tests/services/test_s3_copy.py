@@ -69,6 +69,7 @@ def test_a_copy_to_a_bucket_resumes_after_a_failure(
     assert bucket.maintenance.verify("all", deep=True).is_intact
 
 
+@pytest.mark.long
 def test_purge_and_edit_in_a_bucket(tmp_path: Path, bucket: StateStore) -> None:
     fill(tmp_path / "source").maintenance.copy(1, bucket)
     assert bucket.maintenance.find_subject(OperatorKey("job", "user-3")).found

@@ -380,6 +380,7 @@ def test_an_invalid_clock_is_refused_before_any_claim(store: StateStore) -> None
             ask()
 
 
+@pytest.mark.long
 def test_spark_sets_times_and_hides_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     """In full and as changes, as a DataFrame and as a data source, with one clock in all tasks."""
     store = StateStore.open(str(tmp_path), spark=spark, table_format="parquet", compaction=None)

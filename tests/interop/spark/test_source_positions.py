@@ -59,6 +59,7 @@ def test_a_query_starts_at_a_version(spark: SparkSession, table: Path, tmp_path:
     assert len(new) == VERSIONS - 2
 
 
+@pytest.mark.long
 @pytest.mark.long_cases("new versions", "a version", "a time")
 @pytest.mark.parametrize(
     ("options", "version", "is_snapshot"),

@@ -239,6 +239,7 @@ def test_splits_of_kafka_have_offsets(tmp_path: Path) -> None:
     assert operator.coordinator is not None
 
 
+@pytest.mark.long
 def test_an_imported_store_supports_all_operations(tmp_path: Path) -> None:
     store, done = imported(CANONICAL, tmp_path)
     assert (done.checkpoint_id, done.found, done.is_incremental) == (1, False, False)
