@@ -58,6 +58,7 @@ GROUPS: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "real Flink: bootstrap": (2, FLINK),
     "real Flink: savepoints": (1, FLINK),
     "real Flink: export": (1, FLINK),
+    "real Flink: contracts": (1, FLINK),
     "real Flink: other": (4, FLINK),
     "releases": (2, RELEASES),
     "wheel": (2, (*DELTA, ".venv/packaging")),
@@ -91,6 +92,7 @@ _OF_FLINK_FILE = {
     "test_real_bootstrap": "real Flink: bootstrap",
     "test_real_flink": "real Flink: savepoints",
     "test_real_export": "real Flink: export",
+    "test_real_flink_rules": "real Flink: contracts",
 }
 
 

@@ -24,8 +24,9 @@ from statestore.errors import MissingDependencyError, StorageError
 from statestore.spark.session import java_home
 from tests.servers.jars import JarSet, jars_of
 from tests.servers.process import SHORT_LIVED_JVM
+from tests.servers.published import FLINK_AVRO, PublishedJar
 
-__all__ = ["JVM", "VERSIONS", "Flink", "flink_with_kafka"]
+__all__ = ["JVM", "VERSIONS", "Flink", "flink_with_avro", "flink_with_kafka"]
 
 VERSIONS = ("2.3.0", "1.20.3")
 SOURCES = Path(__file__).parents[1] / "interop" / "flink" / "java"
@@ -67,13 +68,14 @@ class Flink:
     """A version of Flink, and the programs that are compiled for it.
 
     If there is a connector, the sources in its folder are compiled as well, and ``main`` is
-    the program that runs jobs.
+    the program that runs jobs. ``formats`` are further jars of its jobs.
     """
 
     version: str
     main: str = "golden.Main"
     connector: str | None = None
     connector_jars: JarSet | None = None
+    formats: tuple[PublishedJar, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -104,6 +106,7 @@ class Flink:
     def jars(self) -> tuple[Path, ...]:
         """Return the jars of its jobs; MissingDependencyError if they cannot be fetched."""
         own = tuple(jar for jar in self.libraries() if not jar.name.startswith(_UNUSED))
+        own += tuple(jar.file for jar in self.formats)
         return own if self.connector_jars is None else (*own, *jars_of(self.connector_jars))
 
     def run(self, steps: Sequence[Mapping[str, str]]) -> list[str]:
@@ -159,6 +162,11 @@ def _output(command: list[str], what: str) -> str:
 def flink_with_kafka(version: str = VERSIONS[0]) -> Flink:
     """Return a version with a program whose job reads a topic."""
     return Flink(version, "golden.Kafka", "kafka", KAFKA[version])
+
+
+def flink_with_avro() -> Flink:
+    """Return the newest version with the classes of Avro, which have names of Flink's own."""
+    return Flink(VERSIONS[0], formats=(FLINK_AVRO,))
 
 
 def main() -> int:

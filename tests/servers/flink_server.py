@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
@@ -88,12 +88,14 @@ class FlinkServer:
 
 
 @contextmanager
-def flink_server(version: str, folder: Path) -> Iterator[FlinkServer]:
+def flink_server(
+    flink: Flink, folder: Path, arguments: Sequence[str] = ()
+) -> Iterator[FlinkServer]:
     """Run a server with a version of Flink, whose log is in ``folder``, until the block ends."""
     log = folder / "flink.log"
     with log.open("w") as errors:
         process = subprocess.Popen(
-            Flink(version).command("golden.DrawnServer", []),
+            flink.command("golden.DrawnServer", arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

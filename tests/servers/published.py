@@ -18,7 +18,10 @@ from pathlib import Path
 from statestore.errors import MissingDependencyError
 from statestore.spark.jars import CENTRAL, MIRROR
 
-__all__ = ["FLINK_1_13", "FLINK_1_15", "FLINK_1_20", "FLINK_SQL", "SPARK", "PublishedJar"]
+__all__ = [
+    *("FLINK_1_13", "FLINK_1_15", "FLINK_1_20", "FLINK_AVRO", "FLINK_SQL", "SPARK"),
+    "PublishedJar",
+]
 
 _SECONDS = 120
 
@@ -101,6 +104,13 @@ FLINK_SQL = PublishedJar(
     "2.1.0",
     "12733250af96e84466ebe5e909fb750c513c03d4078f5523ada086c5bb5eb402",
 )
+FLINK_AVRO = PublishedJar(
+    "org.apache.flink",
+    "flink-sql-avro",
+    "2.3.0",
+    "8f6a41ce820303bd816ebddafbd6edcd6b5c43b4fdac348ad7c0d9029e4e7f75",
+    classifier=None,
+)
 SPARK = PublishedJar(
     "org.apache.spark",
     "spark-sql_2.13",
@@ -112,7 +122,7 @@ SPARK = PublishedJar(
 def main() -> int:
     """Fetch all jars; return an exit code."""
     try:
-        for jar in (FLINK_1_13, FLINK_1_15, FLINK_1_20, FLINK_SQL, SPARK):
+        for jar in (FLINK_1_13, FLINK_1_15, FLINK_1_20, FLINK_AVRO, FLINK_SQL, SPARK):
             print(f"{jar.file.name}: {jar.file.stat().st_size:,} bytes")
     except MissingDependencyError as error:
         print(error, file=sys.stderr)

@@ -21,6 +21,7 @@ from statestore.jobgraph.operators import operator_id
 from statestore.store import StateStore
 from tests.interop.flink.drawn import FEATURES, VALUE_NAMES, Cluster, Move, State, moves
 from tests.interop.flink.test_real_flink import NEWEST, OLDER, comparable, read
+from tests.servers.flink import Flink
 from tests.servers.flink_server import FlinkServer, flink_server
 
 pytestmark = pytest.mark.flink
@@ -54,7 +55,7 @@ class Draws:
 @contextmanager
 def draws(version: str, folder: Path) -> Iterator[Draws]:
     """Run a version of Flink for the draws of a module."""
-    with flink_server(version, folder) as server:
+    with flink_server(Flink(version), folder) as server:
         drawn = Draws(server)
         yield drawn
     drawn.check()

@@ -125,6 +125,7 @@ public class Json {
         } else if (value instanceof Shapes.Person
                 || value instanceof Shapes.Place
                 || value.getClass().getEnclosingClass() == Boot.class
+                || value.getClass().getName().startsWith("job.")
                 || value instanceof DrawnTypes.Item) {
             return pojo(value);
         }
@@ -146,9 +147,12 @@ public class Json {
 
     private static String pojo(Object value) {
         TreeMap<String, String> fields = new TreeMap<>();
-        for (Field field : value.getClass().getFields()) {
+        boolean isRecord = value.getClass().isRecord();
+        for (Field field :
+                isRecord ? value.getClass().getDeclaredFields() : value.getClass().getFields()) {
             if (!Modifier.isStatic(field.getModifiers())) {
                 try {
+                    field.setAccessible(true);
                     fields.put(field.getName(), of(field.get(value)));
                 } catch (IllegalAccessException error) {
                     throw new IllegalStateException(error);

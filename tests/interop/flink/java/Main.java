@@ -37,7 +37,8 @@ import org.apache.flink.util.Collector;
 /**
  * Runs jobs one after another in a cluster of this process. A step is one argument, words with "="
  * between blanks: do=savepoint|checkpoint|restore|dump, to=, from=, events=, parallelism=, max=, format=; with
- * results= the job is one of SQL; a dump waits for operators= of them; any name with a dot is a setting of Flink.
+ * results= the job is one of SQL; a dump waits for operators= of them; jar= has classes of the job; max=derived leaves
+ * the max parallelism to Flink; any name with a dot is a setting of Flink.
  */
 public class Main {
     private static final List<String> WINDOWS = List.of("sums", "lists", "sessions");
@@ -175,9 +176,14 @@ public class Main {
         StreamExecutionEnvironment env =
                 StreamExecutionEnvironment.getExecutionEnvironment(settings);
         env.setParallelism(Integer.parseInt(words.get("parallelism")));
-        env.setMaxParallelism(most(words));
+        if (!words.getOrDefault("max", "").equals("derived")) {
+            env.setMaxParallelism(most(words));
+        }
         job.build(env, words);
         JobGraph graph = env.getStreamGraph().getJobGraph();
+        if (words.containsKey("jar")) {
+            graph.addJar(new org.apache.flink.core.fs.Path("file://" + words.get("jar")));
+        }
         if (words.containsKey("from")) {
             graph.setSavepointRestoreSettings(
                     SavepointRestoreSettings.forPath(words.get("from"), false));
