@@ -72,6 +72,7 @@ ROWS = (
 )
 HOMES = {
     "pyspark": (
+        "statestore.contract.rehearsed_query",
         "statestore.spark",
         "statestore.streaming",
         "statestore.interop.spark",
@@ -93,7 +94,7 @@ HOMES = {
         *("statestore.testing", "jobs"),
     ),
     "polars": ("statestore.rows.dataframes", "statestore.restore.restored"),
-    "pyarrow": (*ROWS, "statestore.demo"),
+    "pyarrow": (*ROWS, "statestore.demo", "statestore.contract.rehearsed_query"),
     "numpy": ROWS,
     "fsspec": ("statestore.storage",),
     "pyiceberg": ("statestore.publishing",),
@@ -171,6 +172,9 @@ LAZY = {
     ("statestore.cli.verbs.other", "statestore.demo"),  # a verb that needs Spark
     ("statestore.cli.verbs.ui", "statestore.ui.app"),  # ones that draw pages
     ("statestore.cli.verbs.ui", "statestore.ui.report"),
+    ("statestore.cli.verbs.rehearse", "statestore.ui.report"),
+    ("statestore.cli.verbs.rehearse", "statestore.contract.rehearsed_query"),  # Spark or Flink
+    ("statestore.cli.verbs.rehearse", "statestore.contract.rehearsed_savepoint"),
     (
         "statestore.cli.options",
         "statestore.interop.spark",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -359,8 +359,27 @@ def write_report(
     target = Path(to)
     check_output_file(target, replace=True)
     base = None if against is None else store.checkpoint(against)
-    sections = collect_sections(store, store.checkpoint(which), base, progress)
-    text, left_out = _fit(store.url, sections)
+    return _write(
+        target, store.url, collect_sections(store, store.checkpoint(which), base, progress)
+    )
+
+
+def write_comparison(
+    to: str, store: str, title: str, facts: Mapping[str, str], found: CheckpointDifference
+) -> Report:
+    """Write the differences between two checkpoints as a report with a title and facts.
+
+    Raises InvalidArgumentError if the place of the file is invalid, and StorageError if it cannot
+    be written.
+    """
+    pair = Markup("<dt>{}</dt><dd>{}</dd>")
+    html = Markup("<dl>{}</dl>").format(Markup().join(pair.format(*fact) for fact in facts.items()))
+    first = Section("facts", title, (Part("facts-part", 0, "the facts", html),))
+    return _write(Path(to), store, [first, replace(_differences(found), title="Differences")])
+
+
+def _write(target: Path, url: str, sections: Sequence[Section]) -> Report:
+    text, left_out = _fit(url, sections)
     page = text.encode()
     with output_file(target, replace=True) as file:
         file.write(page)

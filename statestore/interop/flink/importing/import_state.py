@@ -129,6 +129,7 @@ def import_savepoint(
     strict: bool = False,
     access: SavepointAccess = ACCESS,
     drop: Collection[str] = (),
+    like: SavepointRecord | None = None,
     threads: int | None = None,
     on_progress: _OnProgress | None = None,
 ) -> ImportedSavepoint:
@@ -154,6 +155,8 @@ def import_savepoint(
         access: how the savepoint's files are found and read.
         drop: the kinds of unsupported state to leave out instead of an error, as the names of
             :class:`Refused`.
+        like: the record of another import of the job, from which a new store takes uids, columns
+            and hashes of keys.
         threads: the maximum number of threads. The default is the number of the process's cores, at
             most four, and fewer for a small state. It affects the number of files, but not the
             stored rows.
@@ -188,7 +191,7 @@ def import_savepoint(
             before, {operator.metadata.id for operator in savepoint.operators}, number, store
         )
     savepoint, planned = plan_import(
-        savepoint, operators=operators, hints=hints, before=before, drop=dropped
+        savepoint, operators=operators, hints=hints, before=before or like, drop=dropped
     )
     urls, warnings = (savepoint.url, store.url), tuple(_warnings(savepoint))
     _check_ttl(hints.ttl or {}, planned)
