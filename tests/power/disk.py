@@ -16,7 +16,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -77,7 +77,9 @@ class Disk:
 
     def __init__(self, recording: Recording) -> None:
         """Begin with an empty folder, whose own name is durable."""
-        self._root = recording.root_inode
+        self._root = 1
+        self._ids = {recording.root_inode: self._root, 0: 0}
+        self._created = self._root
         self._files: dict[int, _File] = {}
         self._folders: dict[int, _Folder] = {self._root: _Folder()}
         self._numbers = 0
@@ -90,6 +92,7 @@ class Disk:
             return False
         if kind == "?":
             raise UnknownCallError(f"the program called {record.name}")
+        record = self._identified(record)
         if kind == "W":
             self._files[record.inode].change(record.offset, record.data)
         elif kind == "T":
@@ -99,6 +102,15 @@ class Disk:
         else:
             self._change_names(record)
         return True
+
+    def _identified(self, record: Record) -> Record:
+        """Return a record with ids instead of inodes: a deleted file's inode is used again."""
+        if record.kind in "CD":
+            self._created += 1
+            self._ids[record.inode] = self._created
+        inodes = record.inode, record.parent, record.to_parent
+        inode, parent, to_parent = (self._ids[number] for number in inodes)
+        return replace(record, inode=inode, parent=parent, to_parent=to_parent)
 
     def _sync(self, record: Record) -> None:
         items: list[_File | _Folder] = [*self._files.values(), *self._folders.values()]

@@ -179,6 +179,16 @@ def test_a_deleted_file_returns_unless_its_folder_is_synced() -> None:
     assert disk_after(*calls, call("F", 1)).all_lost() == {}
 
 
+def test_an_inode_is_used_again_after_its_file_or_folder_is_gone() -> None:
+    calls = (call("D", 2, "a"), call("F", 2), call("U", 0, "a"), call("C", 2, "b"))
+    disk = disk_after(*calls, call("W", 2, data=b"new"), call("F", 2), call("F", 1))
+    assert disk.all_kept() == disk.all_lost() == {"b": b"new"}
+    calls = (call("C", 2, "a"), call("W", 2, data=b"old"), call("F", 2), call("F", 1))
+    disk = disk_after(*calls, call("U", 0, "a"), call("C", 2, "b"), call("W", 2, data=b"new"))
+    assert disk.all_kept() == {"b": b"new"}
+    assert disk.all_lost() == {"a": b"old"}
+
+
 def promise(what: str, **facts: object) -> Record:
     return call("M", data=json.dumps({"what": what, **facts}).encode())
 
