@@ -42,6 +42,7 @@ from bench import (
     processors,
     ranges,
     repartition,
+    restarts,
     scale,
     small,
     spark,
@@ -101,6 +102,7 @@ SECTIONS = (
     Section(("B33",), bootstrap.figures, 10 * MILLION),
     Section(("B34",), growth.figures, 0),
     Section(("B35",), scale.figures, scale.MEGABYTES),
+    Section(("B36",), restarts.figures, 0),
 )
 
 

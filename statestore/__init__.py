@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from statestore.publishing.iceberg_table import IcebergTable
     from statestore.restarts import run_with_restarts
     from statestore.restore.plan import RestorePlan
+    from statestore.restore.restart_time import RestoreSpeed
     from statestore.restore.restored import RestoredCheckpoint
     from statestore.snapshot.state_spec import Changes, StateOptions
     from statestore.snapshot.subtask_writer import Acknowledgement, KeyedWriter, SubtaskWriter
@@ -65,6 +66,7 @@ __all__ = [
     "OperatorKey",
     "ParquetOptions",
     "RestorePlan",
+    "RestoreSpeed",
     "RestoredCheckpoint",
     "RowUpdate",
     "StateKind",
@@ -106,6 +108,7 @@ _PLACES = {
     "OperatorKey": "maintenance.erase_subject",
     "ParquetOptions": "parquet.writer",
     "RestorePlan": "restore.plan",
+    "RestoreSpeed": "restore.restart_time",
     "RestoredCheckpoint": "restore.restored",
     "RowUpdate": "maintenance.edit_keys",
     "StateKind": "format.state",

@@ -22,6 +22,7 @@ from statestore.restore.key_group_weights import Weight
 from statestore.restore.key_states import KeyHistory, KeyStates, key_history
 from statestore.restore.placement import LOCALITY, OperatorPlacement, place_operators
 from statestore.restore.plan import RestorePlan
+from statestore.restore.restart_time import RestoreSpeed
 from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, RangeSkew, SkewReport, skews_of
 from statestore.rows.dataframes import RowStream
 
@@ -233,7 +234,7 @@ class StoreInspection(HasContext):
         balance: Weight | str | None = None,
         hosts: Mapping[str, int] | None = None,
         strategy: str = LOCALITY,
-        rate: float | None = None,
+        rate: float | RestoreSpeed | None = None,
         prices: Prices | None = None,
     ) -> Comparison:
         """Compare restores at several parallelisms by bytes read and moved, time, and cost.
@@ -250,7 +251,8 @@ class StoreInspection(HasContext):
             balance: as in :meth:`StateStore.restore`.
             hosts: the slots of each host.
             strategy: as in :meth:`placement`.
-            rate: bytes per second, to estimate the time of the largest subtask.
+            rate: bytes per second, or a speed with the time of requests, to estimate the time of
+                the slowest subtask.
             prices: prices, to compute the cost.
 
         Returns:

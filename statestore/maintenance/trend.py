@@ -8,7 +8,6 @@ restore reads both.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +44,7 @@ from statestore.maintenance.trend_report import (
 )
 from statestore.restore.key_group_weights import weights_of
 from statestore.restore.plan import OperatorPlan, plan_restore
+from statestore.restore.restart_time import RestoreSpeed
 from statestore.restore.target import RestoreTarget, plan_target, select
 
 T = TypeVar("T")
@@ -64,6 +64,14 @@ class _StateFigures:
     written_for: int
 
 
+@dataclass(frozen=True)
+class _Restore:
+    """The bytes of an operator's largest subtask, and the seconds of its slowest one."""
+
+    largest_bytes: int
+    seconds: float
+
+
 def trend(
     store: HasContext,
     operator: str | None = None,
@@ -72,7 +80,7 @@ def trend(
     last: int | None = None,
     size_bytes: int | None = None,
     restore_time: Duration | None = None,
-    rate: float | None = None,
+    rate: float | RestoreSpeed | None = None,
     parallelism: int | None = None,
     on_progress: Progress | None = None,
 ) -> StoreTrend:
@@ -89,7 +97,8 @@ def trend(
         size_bytes: the size whose time is forecast, for each state and for all together.
         restore_time: the time of a restore whose date is forecast, such as ``"10m"``. It needs
             ``rate``.
-        rate: bytes per second, to estimate the time of the largest subtask.
+        rate: bytes per second, or a speed with the time of requests, to estimate the time of the
+            slowest subtask.
         parallelism: the parallelism of the restore; by default the newest checkpoint's.
         on_progress: called with the number of checkpoints that were read, and the total.
 
@@ -137,7 +146,7 @@ def trend_of(
     selected: tuple[str | None, str | None] = (None, None),
     size_bytes: int | None = None,
     restore_ms: int | None = None,
-    rate: float | None = None,
+    rate: float | RestoreSpeed | None = None,
     parallelism: int | None = None,
     unread: list[UnreadCheckpoint] | None = None,
 ) -> StoreTrend:
@@ -150,10 +159,9 @@ def trend_of(
     for argument, number in (("size_bytes", size_bytes), ("restore_time", restore_ms)):
         if number is not None and number < 1:
             raise InvalidArgumentError(f"must be above 0, not {number}", argument=argument)
-    if rate is not None and not 0 < rate < math.inf:
-        raise InvalidArgumentError(f"must be above 0, not {rate}", argument="rate")
+    speed = None if rate is None else RestoreSpeed.of(rate)
     unread = [] if unread is None else unread
-    collected = _Points(_planner(newest, parallelism), rate)
+    collected = _Points(_planner(newest, parallelism), speed)
     missing: StateNotFoundError | None = None
     for manifest in manifests:
         try:
@@ -178,14 +186,14 @@ class _Points:
     The figures of the last checkpoint are kept, because later ones may have the same files.
     """
 
-    def __init__(self, plan: Planner, rate: float | None) -> None:
-        self._plan, self._rate = plan, rate
+    def __init__(self, plan: Planner, speed: RestoreSpeed | None) -> None:
+        self._plan, self._speed = plan, speed
         self.checkpoints: list[CheckpointPoint] = []
         self._points: dict[_Name, list[StatePoint]] = {}
         self._ids: list[int] = []
         self._times: list[int] = []
         self._states: dict[_Name, _Known[_StateFigures]] = {}
-        self._operators: dict[str, _Known[int | None]] = {}
+        self._operators: dict[str, _Known[_Restore | None]] = {}
 
     def add(self, manifest: Manifest) -> None:
         """Add the points of a checkpoint, which is newer than the previous ones.
@@ -206,8 +214,11 @@ class _Points:
         self._states, self._operators = states, operators
         self._ids.append(manifest.checkpoint_id)
         self._times.append(manifest.created_at_ms)
-        sizes = [size_bytes for _, size_bytes in operators.values()]
-        largest = None if None in sizes else max((held or 0 for held in sizes), default=0)
+        restores = [restore for _, restore in operators.values()]
+        possible = [restore for restore in restores if restore is not None]
+        is_possible = len(possible) == len(restores)
+        largest = max((restore.largest_bytes for restore in possible), default=0)
+        slowest = max((restore.seconds for restore in possible), default=0.0)
         self.checkpoints.append(
             CheckpointPoint(
                 checkpoint_id=manifest.checkpoint_id,
@@ -215,8 +226,8 @@ class _Points:
                 rows=manifest.rows,
                 changed_rows=sum(entry.changed_rows for entry in manifest.keyed),
                 size_bytes=manifest.size_bytes,
-                largest_bytes=largest,
-                seconds=None if largest is None or self._rate is None else largest / self._rate,
+                largest_bytes=largest if is_possible else None,
+                seconds=slowest if is_possible and self._speed is not None else None,
             )
         )
         for entry in manifest.entries:
@@ -225,8 +236,8 @@ class _Points:
 
     def _operator(
         self, manifest: Manifest, uid: str, files: Mapping[_Name, _Files]
-    ) -> _Known[int | None]:
-        """Return everything that determines an operator's plan, and its largest subtask's bytes."""
+    ) -> _Known[_Restore | None]:
+        """Return everything that determines an operator's plan, and the figures of its restore."""
         own = (
             manifest.ranges.get(uid),
             manifest.operators.max_parallelism_of(uid),
@@ -236,7 +247,9 @@ class _Points:
         if known is not None and known[0] == own:
             return known
         try:
-            return own, self._plan(manifest, uid).largest.size_bytes
+            plan = self._plan(manifest, uid)
+            seconds = 0.0 if self._speed is None else self._speed.seconds(plan.subtasks)
+            return own, _Restore(plan.largest.size_bytes, seconds)
         except ParallelismError:  # it had another max parallelism
             return own, None
 
@@ -265,9 +278,9 @@ class _Points:
             size=sizes,
             largest=largest,
             parallelism=parallelism,
-            rate=self._rate,
+            speed=self._speed,
             reaches=_size_forecast(sizes, points[-1], size_bytes) if points else None,
-            restore_reaches=_restore_forecast(largest, points, restore_ms, self._rate),
+            restore_reaches=_restore_forecast(points, restore_ms),
             unread=unread,
         )
 
@@ -341,24 +354,20 @@ def _size_forecast(
     )
 
 
-def _restore_forecast(
-    growth: Growth | None,
-    points: list[CheckpointPoint],
-    limit_ms: int | None,
-    rate: float | None,
-) -> Forecast | None:
+def _restore_forecast(points: list[CheckpointPoint], limit_ms: int | None) -> Forecast | None:
     if limit_ms is None or not points:
         return None
     newest = points[-1]
-    if rate is None:
-        return Forecast(limit=limit_ms, reason="the rate of a restore is not known")
     if newest.largest_bytes is None:
         return Forecast(limit=limit_ms, reason="the newest checkpoint cannot be restored so")
+    if newest.seconds is None:
+        return Forecast(limit=limit_ms, reason="the rate of a restore is not known")
+    timed = [(one.created_at_ms, one.seconds) for one in points if one.seconds is not None]
     return forecast_of(
-        growth,
-        value=newest.largest_bytes,
+        growth_of([at for at, _ in timed], [seconds for _, seconds in timed]),
+        value=newest.seconds,
         at_ms=newest.created_at_ms,
-        limit=limit_ms / 1000 * rate,
+        limit=limit_ms / 1000,
         shown_limit=limit_ms,
     )
 

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.display import NotebookBar, bars, counted, duration, figure, size, table, when
+from statestore.restore.restart_time import RestoreSpeed
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 
 POINTS_NEEDED: Final = 5
@@ -236,9 +237,9 @@ class StateTrend:
 class CheckpointPoint:
     """The selected states of one checkpoint together.
 
-    ``largest_bytes`` are the bytes of the largest subtask of a restore, and ``seconds`` the time to
-    read them. Both are None if the checkpoint cannot be restored at the parallelism. ``seconds`` is
-    also None without a rate.
+    ``largest_bytes`` are the bytes of the largest subtask of a restore, and ``seconds`` the time of
+    the slowest one. Both are None if the checkpoint cannot be restored at the parallelism.
+    ``seconds`` is also None without a rate.
     """
 
     checkpoint_id: int
@@ -283,20 +284,28 @@ class StoreTrend:
 
     ``checkpoints`` are the kept checkpoints, oldest first. ``states`` begins with the state whose
     bytes grow fastest. ``size`` is the growth of all bytes. ``largest`` is the growth of the
-    largest subtask of a restore at ``parallelism``, in bytes. ``rate`` is in bytes per second and
-    subtask. ``reaches`` is the forecast for a size, and ``restore_reaches`` the forecast for a
-    restore time in ms. They are None if they were not requested.
+    largest subtask of a restore at ``parallelism``, in bytes. ``speed`` is what a subtask takes,
+    and ``rate`` its bytes per second. ``reaches`` is the forecast for a size, and
+    ``restore_reaches`` the forecast for a restore time in ms. They are None if they were not
+    requested.
     """
+
+    json_properties: ClassVar[tuple[str, ...]] = ("rate",)
 
     checkpoints: tuple[CheckpointPoint, ...]
     states: tuple[StateTrend, ...]
     size: Growth | None = None
     largest: Growth | None = None
     parallelism: int | None = None
-    rate: float | None = None
+    speed: RestoreSpeed | None = None
     reaches: Forecast | None = None
     restore_reaches: Forecast | None = None
     unread: tuple[UnreadCheckpoint, ...] = ()
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes per second and subtask; None if unknown, or if only requests take time."""
+        return None if self.speed is None else self.speed.rate
 
     def to_arrow(self) -> pa.Table:
         """Return one row per state and checkpoint."""

@@ -1,7 +1,7 @@
 """Compare parallelisms before restoring: what each would read, move, take and cost.
 
-The expected time is the size of the largest subtask divided by a rate: subtasks restore in
-parallel, and the restore waits for the slowest one. Costs follow from a given price table.
+The expected time is that of the slowest subtask (:mod:`statestore.restore.restart_time`). Costs
+follow from a given price table.
 :func:`choose_parallelism` has the rule that picks a parallelism. The rule is a heuristic, and its
 reason is part of the result.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from statestore.display import NotebookBar, bars, figure, size, table, text
 from statestore.errors import InvalidArgumentError
@@ -20,6 +20,7 @@ from statestore.keys.groups import Assignment, KeyGroupAssignment
 from statestore.restore.key_group_weights import Weight, weights_of
 from statestore.restore.placement import LOCALITY, place_operators
 from statestore.restore.plan import OperatorPlan, RestorePlan
+from statestore.restore.restart_time import RestoreSpeed
 from statestore.restore.target import RestoreTarget, plan_target
 from statestore.rows.dataframes import as_pandas, as_polars, table_of
 
@@ -37,6 +38,7 @@ NOISE_BYTES = 10**6
 """Values within these limits of the smallest one count as equal: a single request may vary more."""
 
 _GB = 10**9
+_MOST_CANDIDATES = 12
 _HOUR = 3600
 
 
@@ -104,19 +106,26 @@ _COLUMNS = {
 class Comparison:
     """A comparison of parallelisms in ascending order, the chosen one, and the reason.
 
-    ``rate`` is in bytes per second and subtask, None if unknown. With ``hosts``, moved bytes are
-    the bytes without a copy on the subtask's host. Without ``hosts``, they are the bytes whose
-    subtask changes.
+    ``speed`` is what a subtask takes, None if unknown, and ``rate`` its bytes per second. With
+    ``hosts``, moved bytes are the bytes without a copy on the subtask's host. Without ``hosts``,
+    they are the bytes whose subtask changes.
     """
+
+    json_properties: ClassVar[tuple[str, ...]] = ("rate",)
 
     checkpoint_id: int
     old_parallelism: int
     options: tuple[Compared, ...]
     chosen: int
     why: str
-    rate: float | None
+    speed: RestoreSpeed | None
     prices: Prices | None
     hosts: tuple[str, ...]
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes per second and subtask; None if unknown, or if only requests take time."""
+        return None if self.speed is None else self.speed.rate
 
     def to_arrow(self) -> pa.Table:
         """Return one row per parallelism."""
@@ -157,7 +166,7 @@ def compare_plans(
     *,
     hosts: Mapping[str, int] | None = None,
     strategy: str = LOCALITY,
-    rate: float | None = None,
+    rate: float | RestoreSpeed | None = None,
     prices: Prices | None = None,
 ) -> Comparison:
     """Return a comparison of the plans of several parallelisms, at least one.
@@ -168,10 +177,9 @@ def compare_plans(
     """
     if not plans:
         raise InvalidArgumentError("pass the parallelisms to compare_plans, for example 4,8,16")
-    if rate is not None and not 0 < rate < math.inf:
-        raise InvalidArgumentError(f"a rate must be bytes per second above 0, not {rate}")
+    speed = None if rate is None else RestoreSpeed.of(rate)
     options = tuple(
-        _compare_plan(manifest, parallelism, plans[parallelism], hosts, strategy, rate, prices)
+        _compare_plan(manifest, parallelism, plans[parallelism], hosts, strategy, speed, prices)
         for parallelism in sorted(plans)
     )
     chosen, why = choose_parallelism(options)
@@ -181,7 +189,7 @@ def compare_plans(
         options=options,
         chosen=chosen,
         why=why,
-        rate=rate,
+        speed=speed,
         prices=prices,
         hosts=tuple(hosts or ()),
     )
@@ -214,6 +222,19 @@ def choose_parallelism(options: Sequence[Compared]) -> tuple[int, str]:
         best.parallelism,
         f"the lowest cost among those within {SLOWER} times the least {measure}{alike}",
     )
+
+
+def candidates(manifest: Manifest) -> list[int]:
+    """Return some parallelisms around the parallelism of a checkpoint, ascending."""
+    now, most = manifest.parallelism, highest_parallelism(manifest)
+    near = range(max(1, now - 3), now + 4)
+    far = (1, now // 2, now * 2, now * 3, now * 4)
+    return sorted({one for one in (*near, *far) if 1 <= one <= most})[:_MOST_CANDIDATES]
+
+
+def highest_parallelism(manifest: Manifest) -> int:
+    """Return the highest possible parallelism of a restore."""
+    return min((entry.state.max_parallelism for entry in manifest.keyed), default=32_768)
 
 
 def moved_between_subtasks(manifest: Manifest, plan: OperatorPlan) -> int:
@@ -262,7 +283,7 @@ def _compare_plan(
     plan: RestorePlan,
     hosts: Mapping[str, int] | None,
     strategy: str,
-    rate: float | None,
+    speed: RestoreSpeed | None,
     prices: Prices | None,
 ) -> Compared:
     try:
@@ -275,8 +296,8 @@ def _compare_plan(
         error.add_note(f"while comparing parallelism {parallelism}")
         raise
     largest = max((operator.largest.size_bytes for operator in plan.operators), default=0)
-    requests = sum(task.requests for operator in plan.operators for task in operator.subtasks)
-    seconds = None if rate is None else largest / rate
+    requests = sum(task.requests for task in plan.subtasks)
+    seconds = None if speed is None else speed.seconds(plan.subtasks)
     money = None
     if prices is not None:
         money = (
@@ -328,7 +349,7 @@ def compare(
     balance: Weight | str | None,
     hosts: Mapping[str, int] | None,
     strategy: str,
-    rate: float | None,
+    rate: float | RestoreSpeed | None,
     prices: Prices | None,
     local: Collection[str] = frozenset(),
 ) -> Comparison:

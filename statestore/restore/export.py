@@ -14,8 +14,10 @@ reads must give the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -43,6 +45,9 @@ from statestore.restore.target import select_operators
 if TYPE_CHECKING:
     from statestore.restore.restored import RestoredCheckpoint
 
+CLOCK: Callable[[], float] = time.monotonic
+"""The clock of the time that a subtask takes, in seconds."""
+
 
 @dataclass(frozen=True)
 class ExportedState:
@@ -61,7 +66,10 @@ class ExportedState:
 
 @dataclass(frozen=True)
 class ExportedCheckpoint:
-    """The result of an export; ``left_out`` is the state that the checkpoint itself lacks."""
+    """The result of an export; ``left_out`` is the state that the checkpoint itself lacks.
+
+    ``seconds`` has the time to read and write the state of each subtask, by operator and subtask.
+    """
 
     checkpoint_id: int
     parallelism: int
@@ -69,6 +77,7 @@ class ExportedCheckpoint:
     format: str
     states: tuple[ExportedState, ...]
     left_out: tuple[LeftOutState, ...] = ()
+    seconds: Mapping[tuple[str, int], float] = field(default_factory=dict, repr=False)
 
     json_properties: ClassVar[tuple[str, ...]] = ("rows", "size_bytes", "files")
 
@@ -130,6 +139,7 @@ def export(
         form,
         states,
         left_out_of(restored.manifest.left_out, uid, name),
+        dict(writing.seconds),
     )
 
 
@@ -148,21 +158,26 @@ class _Export:
         self._restored, self._form, self._options = restored, form, options
         self._keyed = keyed
         self._progress, self._total, self._done = progress, total, 0
+        self.seconds: defaultdict[tuple[str, int], float] = defaultdict(float)
         progress(0, total)
 
     def write(self, uid: str, entry: Entry, folder: Path) -> ExportedState:
         """Write a state for operator ``uid`` of the restoring job."""
         state = folder / escape(uid) / escape(entry.state.name)
-        files = [
-            write_rows(
+        files = []
+        began = CLOCK()
+        for subtask, rows in enumerate(self._readers(uid, entry)):
+            file = write_rows(
                 state / f"subtask={subtask:05}",
                 rows,
                 form=self._form,
                 options=self._options,
                 advance=self._report_progress,
             )
-            for subtask, rows in enumerate(self._readers(uid, entry))
-        ]
+            files.append(file)
+            ended = CLOCK()
+            self.seconds[uid, subtask] += ended - began
+            began = ended
         rows = sum(file.rows for file in files)
         proof = RescaleProof(
             self._expected_rows(uid, entry),

@@ -201,25 +201,26 @@ class RestorePlan:
     @property
     def size_bytes(self) -> int:
         """The bytes that all subtasks read together."""
-        return sum(subtask.size_bytes for subtask in self._subtasks())
+        return sum(subtask.size_bytes for subtask in self.subtasks)
 
     @property
     def local_bytes(self) -> int:
         """The part of these bytes that is in this host's local cache."""
-        return sum(subtask.local_bytes for subtask in self._subtasks())
+        return sum(subtask.local_bytes for subtask in self.subtasks)
 
     @property
     def files(self) -> int:
         """The files that all subtasks open; a file that two subtasks read counts twice."""
-        return sum(subtask.files for subtask in self._subtasks())
+        return sum(subtask.files for subtask in self.subtasks)
 
     @property
     def read_amplification(self) -> float | None:
         """The ratio of :attr:`OperatorPlan.read_amplification` over all operators."""
-        return _amplification([*self._subtasks()], sum(plan.base_rows for plan in self.operators))
+        return _amplification([*self.subtasks], sum(plan.base_rows for plan in self.operators))
 
-    def _subtasks(self) -> Iterator[SubtaskPlan]:
-        """Yield the subtasks of all operators; lists of files are read in parallel if necessary."""
+    @property
+    def subtasks(self) -> Iterator[SubtaskPlan]:
+        """The subtasks of all operators."""
         keyed = (plan.entry for operator in self.operators for plan in operator.keyed)
         read_all(part.handles for entry in keyed for part in entry.parts)
         for operator in self.operators:

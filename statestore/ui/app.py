@@ -43,7 +43,7 @@ from statestore.ui.pages import (
     static,
     word_field,
 )
-from statestore.ui.rescale import RATE, REQUEST_MS, rescale
+from statestore.ui.rescale import rescale
 from statestore.ui.sql import (
     QueryLimits,
     compare,
@@ -200,8 +200,8 @@ def _views(
             _find(store, request),
             _number(query, "parallelism"),
             balance=query.get("balance") or None,
-            rate=(_number(query, "rate") or RATE // 10**6) * 10**6,
-            request_ms=REQUEST_MS if (ms := _number(query, "ms")) is None else ms,
+            rate=_number(query, "rate"),
+            request_ms=_number(query, "ms"),
         ),
         "/checkpoint/{which}/key": lambda request, query: key(
             store, _find(store, request), query.get("key", "")
@@ -435,6 +435,7 @@ def _trend_query(query: Query) -> TrendQuery:
         size=query.get("size", ""),
         restore_time=query.get("restore_time", ""),
         rate=_number(query, "rate"),
+        request_ms=_number(query, "ms"),
         parallelism=_number(query, "parallelism"),
     )
 

@@ -22,7 +22,7 @@ from statestore.format.manifest import Entry, Manifest
 from statestore.listeners import Progress, ignore_progress
 from statestore.maintenance.diff_report import CheckpointDifference, StateDifference
 from statestore.maintenance.trend_report import StoreTrend
-from statestore.restore.compare_plans import compare_plans
+from statestore.restore.compare_plans import candidates, compare_plans
 from statestore.restore.row_files import check_output_file, output_file
 from statestore.store import StateStore
 from statestore.ui.charts import draw_flow, flows_of
@@ -36,7 +36,7 @@ from statestore.ui.checkpoint import (
     state_facts,
 )
 from statestore.ui.pages import render_template, static
-from statestore.ui.rescale import RATE, REQUEST_MS, highest_parallelism, read_seconds
+from statestore.ui.rescale import PageSpeed
 from statestore.ui.trends import TrendQuery, trends
 
 with needs_extra("ui", "the pages of a store"):
@@ -46,7 +46,6 @@ with needs_extra("ui", "the pages of a store"):
 _LISTED: Final = 100  # states in the table
 _STATES: Final = 20  # states with details
 _NAMED: Final = 10
-_PARALLELISMS: Final = 12
 _DRAWN: Final = 64  # subtasks at a side of a flow
 _GROUPS: Final = 20  # differing key groups of a state
 _LONGEST_TITLE: Final = 80
@@ -86,7 +85,7 @@ def collect_sections(
     store, for example DamagedFileError.
     """
     manifest = checkpoint.manifest
-    steps = _steps(manifest.parallelism, highest_parallelism(manifest))
+    steps = candidates(manifest)
     largest = sorted(manifest.entries, key=lambda entry: -entry.size_bytes)
     links = _Links(manifest.checkpoint_id, largest)
     total = 3 + len(steps) + min(len(largest), _STATES) + (base is not None)
@@ -212,15 +211,10 @@ def _over_time(window: Window, links: _Links) -> Section:
 def _restores(store: StateStore, checkpoint: Checkpoint, steps: Sequence[int]) -> Section:
     manifest = checkpoint.manifest
     plans = {step: store.plan(checkpoint=checkpoint, parallelism=step) for step in steps}
-    compared = compare_plans(manifest, plans)
+    speed = PageSpeed.of(store, None, None)
     facts = {
-        "comparison": compared,
-        "options": [
-            (option, read_seconds(plans[option.parallelism], RATE, REQUEST_MS))
-            for option in compared.options
-        ],
-        "rate": RATE,
-        "request_ms": REQUEST_MS,
+        "comparison": compare_plans(manifest, plans, rate=speed.speed),
+        "speed": speed,
     }
     parts = [
         Part("restores", 4, "the table of restores", render_template("report/restores.html", facts))
@@ -249,13 +243,6 @@ def _restores(store: StateStore, checkpoint: Checkpoint, steps: Sequence[int]) -
     ordered = sorted(parts[1:], key=lambda part: int(part.anchor.removeprefix("flow-")))
     shown = (parts[0], *ordered)
     return Section("rescale", "Restores at other parallelisms", shown, tuple(left_out))
-
-
-def _steps(parallelism: int, most: int) -> list[int]:
-    """Return some parallelisms around the parallelism of a checkpoint, ascending."""
-    near = range(max(1, parallelism - 3), parallelism + 4)
-    far = (1, parallelism // 2, parallelism * 2, parallelism * 3, parallelism * 4)
-    return sorted({step for step in (*near, *far) if 1 <= step <= most})[:_PARALLELISMS]
 
 
 def _differences(found: CheckpointDifference) -> Section:

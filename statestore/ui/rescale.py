@@ -6,34 +6,75 @@ operator state are distributed according to Flink's rules.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from statestore.catalog.catalog import Checkpoint
 from statestore.cli.drawing import UNICODE, counted
+from statestore.cli.restore_records import kept_restores, speed_source, speed_text
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.format.manifest import Manifest
 from statestore.jobgraph.redistribution import ElementRun
+from statestore.restore.compare_plans import highest_parallelism
 from statestore.restore.key_group_weights import Weight
-from statestore.restore.plan import RestorePlan, redistribution_of
+from statestore.restore.plan import redistribution_of
+from statestore.restore.restart_time import (
+    MeasuredRestore,
+    RestoreSpeed,
+    fitted_speed,
+    predict,
+)
 from statestore.store import StateStore
 from statestore.ui.charts import draw_flow, flows_of
 from statestore.ui.pages import PageView
 
-RATE: Final = 100_000_000
-"""The default read rate of a subtask, in bytes per second."""
+RATE: Final = 100
+"""The guessed read rate of a subtask, in MB/s."""
 
 REQUEST_MS: Final = 20
-"""The default time in ms until the first byte of a request arrives, as from object storage."""
+"""The guessed time in ms until the first byte of a request arrives, as from object storage."""
 
 _SUBTASKS: Final = 64
 _DRAWN: Final = 256
 _RUNS: Final = 6
 
 
-def highest_parallelism(manifest: Manifest) -> int:
-    """Return the highest possible parallelism of a restore."""
-    return min((entry.state.max_parallelism for entry in manifest.keyed), default=32_768)
+@dataclass(frozen=True)
+class PageSpeed:
+    """What a subtask takes on a page: as measured here, as the reader passed it, or a guess.
+
+    ``rate`` (MB/s) and ``request_ms`` are the fields of the form; None if they are measured.
+    """
+
+    speed: RestoreSpeed
+    source: str
+    rate: int | None
+    request_ms: int | None
+    restores: tuple[MeasuredRestore, ...]
+
+    @classmethod
+    def of(cls, store: StateStore, rate: int | None, request_ms: int | None) -> PageSpeed:
+        """Return the speed of a rate in MB/s and the time of a request; by default as measured."""
+        restores = kept_restores(os.environ, store.parts.catalog().store_id)
+        measured = fitted_speed(restores)
+        if measured is not None and rate is None and request_ms is None:
+            return cls(measured, speed_source(restores), None, None, restores)
+        source = "a guess" if rate is None and request_ms is None else "as passed"
+        rate = RATE if rate is None else rate
+        request_ms = REQUEST_MS if request_ms is None else request_ms
+        if request_ms < 0:
+            raise InvalidArgumentError(
+                f"must be at least 0, not {request_ms}", argument="request_ms"
+            )
+        speed = replace(RestoreSpeed.of(rate * 10**6), request_seconds=request_ms / 1000)
+        return cls(speed, source, rate, request_ms, restores)
+
+    @property
+    def text(self) -> str:
+        """The speed and its source."""
+        return f"{speed_text(self.speed)}: {self.source}"
 
 
 def rescale(
@@ -42,8 +83,8 @@ def rescale(
     parallelism: int | None = None,
     *,
     balance: Weight | str | None = None,
-    rate: int = RATE,
-    request_ms: int = REQUEST_MS,
+    rate: int | None = None,
+    request_ms: int | None = None,
 ) -> PageView:
     """Return what a restore at a parallelism would move and read.
 
@@ -58,11 +99,14 @@ def rescale(
         "balance": balance,
         "rate": rate,
         "request_ms": request_ms,
+        "restores": (),
         "option": None,
     }
     problem = None
     try:
-        facts |= _plan_facts(store, checkpoint, wanted, balance, rate, request_ms)
+        speed = PageSpeed.of(store, rate, request_ms)
+        facts |= {"rate": speed.rate, "request_ms": speed.request_ms, "restores": speed.restores}
+        facts |= _plan_facts(store, checkpoint, wanted, balance, speed)
     except (ParallelismError, InvalidArgumentError) as error:
         problem = error
     title = f"Rescale checkpoint {checkpoint.checkpoint_id}"
@@ -74,17 +118,17 @@ def _plan_facts(
     checkpoint: Checkpoint,
     wanted: int,
     balance: Weight | str | None,
-    rate: int,
-    request_ms: int,
+    speed: PageSpeed,
 ) -> dict[str, Any]:
-    if request_ms < 0:
-        raise InvalidArgumentError(f"must be at least 0, not {request_ms}", argument="request_ms")
     manifest = checkpoint.manifest
     plan = store.plan(checkpoint=checkpoint, parallelism=wanted, balance=balance)
-    compared = store.inspect.compare([wanted], checkpoint=checkpoint, balance=balance, rate=rate)
+    compared = store.inspect.compare(
+        [wanted], checkpoint=checkpoint, balance=balance, rate=speed.speed
+    )
     return {
         "option": compared.options[0],
-        "seconds": read_seconds(plan, rate, request_ms),
+        "speed": speed,
+        "predicted": predict(wanted, [*plan.subtasks], speed.restores),
         "flows": [
             (one.uids, one.key_groups, draw_flow(one, "Key groups") if one.can_be_drawn else None)
             for one in flows_of(manifest, plan, _DRAWN)
@@ -93,18 +137,6 @@ def _plan_facts(
         "uneven": store.inspect.balance(plan),
         "dealt": list(_dealt_elements(manifest, wanted)),
     }
-
-
-def read_seconds(plan: RestorePlan, rate: int, request_ms: int) -> float:
-    """Return the time in which the slowest subtask reads its files one after another."""
-    return max(
-        (
-            subtask.size_bytes / rate + subtask.requests * request_ms / 1000
-            for operator in plan.operators
-            for subtask in operator.subtasks
-        ),
-        default=0.0,
-    )
 
 
 def _dealt_elements(manifest: Manifest, parallelism: int) -> Iterator[dict[str, Any]]:

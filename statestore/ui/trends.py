@@ -27,7 +27,7 @@ from statestore.ui.charts import (
 )
 from statestore.ui.checkpoint import draw_window, read_window
 from statestore.ui.pages import PageView
-from statestore.ui.rescale import RATE
+from statestore.ui.rescale import PageSpeed
 
 
 def newest(store: StateStore) -> int | None:
@@ -80,6 +80,7 @@ class TrendQuery:
     size: str = ""
     restore_time: str = ""
     rate: int | None = None
+    request_ms: int | None = None
     parallelism: int | None = None
 
 
@@ -92,24 +93,27 @@ def trends(store: StateStore, query: TrendQuery | None = None) -> PageView:
     facts: dict[str, Any] = {
         "query_of": query,
         "last": LAST if query.last is None else query.last,
-        "rate": RATE // 10**6 if query.rate is None else query.rate,
+        "rate": query.rate,
+        "request_ms": query.request_ms,
         "needed": POINTS_NEEDED,
         "trend": None,
     }
     problem = None
     try:
-        facts |= _facts(_trend(store, query, facts["last"], facts["rate"]))
+        speed = PageSpeed.of(store, query.rate, query.request_ms)
+        facts |= {"speed": speed, "rate": speed.rate, "request_ms": speed.request_ms}
+        facts |= _facts(_trend(store, query, facts["last"], speed))
     except (InvalidArgumentError, ParallelismError) as error:
         problem = error
     return PageView("Trends", "trends.html", facts, tab="trends", error=problem)
 
 
-def _trend(store: StateStore, query: TrendQuery, last: int, rate: int) -> StoreTrend:
+def _trend(store: StateStore, query: TrendQuery, last: int, speed: PageSpeed) -> StoreTrend:
     return store.inspect.trend(
         last=last,
         size_bytes=bytes_of(query.size) if query.size.strip() else None,
         restore_time=query.restore_time.strip() or None,
-        rate=float(rate) * 10**6,
+        rate=speed.speed,
         parallelism=query.parallelism,
     )
 

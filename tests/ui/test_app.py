@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import re
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
@@ -10,8 +11,10 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from statestore import StateStore
+from statestore.cli.restore_records import keep_restore
 from statestore.errors import InvalidArgumentError, StoreNotFoundError
 from statestore.format.left_out import LeftOutState
+from statestore.restore.restart_time import MeasuredRestore
 from statestore.ui.app import POLICY, is_local, serve
 from statestore.ui.checkpoint import SHOWN
 from statestore.ui.pages import SCRIPTS, STYLES, word_field
@@ -103,6 +106,39 @@ def test_a_missing_object_is_named(
     found, body, _ = get(pages(store), path)
     assert found == status
     assert message in body
+
+
+def test_measured_restores_predict_the_time_and_are_shown(
+    pages: Pages, store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Rescale and Trends; numbers in the form replace them."""
+    address = pages(store)
+    rescale = "/checkpoint/1/rescale?parallelism=3"
+    body = get(address, rescale)[1]
+    assert "100.0 MB/s, 20 ms per request: a guess" in body
+    assert 'id="measured"' not in body
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for seconds, predicted in ((4.0, None), (4.2, 4.0), (4.0, 4.1)):
+        task = max(store.plan(parallelism=3, checkpoint=1).subtasks, key=lambda t: t.size_bytes)
+        restore = MeasuredRestore(
+            at_ms=1_790_000_000_000,
+            checkpoint_id=1,
+            parallelism=3,
+            size_bytes=task.size_bytes,
+            requests=task.requests,
+            seconds=seconds,
+            predicted_seconds=predicted,
+        )
+        keep_restore(os.environ, store.checkpoint(1).manifest.store_id, restore)
+    body = get(address, rescale)[1]
+    assert "as 3 restores on this machine took" in body
+    assert "measured: 3 restores at this parallelism and size; between 4 s and 4.2 s" in body
+    table = body.partition('id="measured"')[2].partition("</table>")[0]
+    assert table.count('<th scope="row"') == 3
+    assert ">+5 %<" in table
+    assert ">-2 %<" in table
+    assert "as 3 restores on this machine took" in get(address, "/trends")[1]
+    assert "50.0 MB/s, 20 ms per request: as passed" in get(address, f"{rescale}&rate=50")[1]
 
 
 def test_an_sql_error_is_shown_on_its_page(pages: Pages, store: StateStore) -> None:
@@ -217,7 +253,7 @@ def test_other_machines_need_a_token(store: StateStore) -> None:
         ("/trends?parallelism=999", "restore at 128 or less</p>"),
         ("/trends?parallelism=x", "parallelism must be a number, not"),
         ("/trends?last=0", "newest checkpoints must be above 0, not 0"),
-        ("/trends?rate=0", "MB/s of a subtask must be above 0, not 0.0"),
+        ("/trends?rate=0", "MB/s of a subtask must be above 0, not 0"),
         ("/checkpoint/latest/rescale?parallelism=999", "restore at 128 or less"),
         ("/checkpoint/latest/rescale?ms=-1", "ms per request must be at least 0, not -1"),
         ("/checkpoint/latest/rescale?ms=x", "ms per request must be a number, not"),

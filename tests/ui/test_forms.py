@@ -141,7 +141,7 @@ def test_the_time_of_a_rescale_counts_its_requests(
     """Many small files take as long as their requests, not as long as their bytes."""
     page.get(pages(store) + "/checkpoint/3/rescale?parallelism=1&ms=200")
     tasks = [task for one in store.plan(parallelism=1).operators for task in one.subtasks]
-    slowest = max(task.size_bytes / RATE + task.requests * 0.2 for task in tasks)
+    slowest = max(task.size_bytes / (RATE * 10**6) + task.requests * 0.2 for task in tasks)
     assert slowest > 1
     found = page.find_element(By.ID, "seconds")
     assert float(str(found.get_attribute("data-seconds"))) == pytest.approx(slowest)

@@ -15,13 +15,16 @@ from selenium.webdriver.common.keys import Keys
 from statestore import StateStore
 from statestore.cli.drawing import count, signed, size
 from statestore.format.names import manifest_path
+from statestore.restore.restart_time import RestoreSpeed
 from tests.support.browser import logged
 from tests.support.retimed import retime
 from tests.ui.conftest import SCRIPT, Pages, cells, text, titles, unchanged, until
 
 pytestmark = pytest.mark.slow
 
-RATE = 100e6
+SPEED = RestoreSpeed(byte_seconds=1e-8, request_seconds=0.02)
+"""The guess of a page: 100 MB/s, and 20 ms per request."""
+
 COUNT = 8
 
 
@@ -50,7 +53,7 @@ def test_the_table_has_the_growth_of_the_library(
     page.get(pages(grown))
     page.find_element(By.LINK_TEXT, "Trends").click()
     rows = until(page, lambda _: cells(page, "#growth"))
-    trend = grown.inspect.trend(rate=RATE)
+    trend = grown.inspect.trend(rate=SPEED)
     assert [row[:2] for row in rows] == [[one.operator, one.state] for one in trend.states]
     for row, one in zip(rows, trend.states, strict=True):
         assert one.rows is not None
@@ -117,7 +120,7 @@ def test_the_form_forecasts_a_size_and_a_restore_time(
     page.find_element(By.NAME, "size").send_keys(str(wanted))
     page.find_element(By.NAME, "restore_time").send_keys("1s", Keys.ENTER)
     until(page, lambda _: page.find_elements(By.ID, "reaches"))
-    trend = grown.inspect.trend(size_bytes=wanted, restore_time="1s", rate=RATE)
+    trend = grown.inspect.trend(size_bytes=wanted, restore_time="1s", rate=SPEED)
     assert trend.reaches is not None
     assert trend.restore_reaches is not None
     script = """return [...document.querySelectorAll(arguments[0] + " time")].map(

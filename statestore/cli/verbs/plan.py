@@ -1,18 +1,13 @@
 """``statestore plan``: show what a restore would read, and which state each operator would find.
 
-The speed of a store's last large restore on this machine is kept, to estimate the time of the
-next one. It is stored by store id in one small JSON file in the user's cache folder. This is only a
-convenience, so failures to read or write the file are ignored. The time of a small restore is
-mostly the same for any number of bytes, so its rate would say nothing about a larger one.
+The measured restores of a store on this machine predict the time of the next one.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +23,7 @@ from statestore.cli.checkpoints import (
     write_subtasks,
 )
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.drawing import count, counted, duration, size, size_and_files, when
+from statestore.cli.drawing import count, counted, duration, size, size_and_files
 from statestore.cli.graphs import write_matching
 from statestore.cli.options import (
     Parsed,
@@ -38,6 +33,7 @@ from statestore.cli.options import (
     state_option,
 )
 from statestore.cli.output import Output, Page, table_of
+from statestore.cli.restore_records import kept_restores, speed_source, speed_text, unknown_rate
 from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.maintenance.batch_parallelism import (
     BatchParallelism,
@@ -45,29 +41,22 @@ from statestore.maintenance.batch_parallelism import (
 )
 from statestore.parsing import parse_integer
 from statestore.restore.byte_sizes import AUTO, rate_of
-from statestore.restore.compare_plans import Compared, Comparison, Prices
+from statestore.restore.compare_plans import Compared, Comparison, Prices, candidates
 from statestore.restore.placement import LOCALITY, STRATEGIES, OperatorPlacement
 from statestore.restore.plan import RestorePlan
+from statestore.restore.restart_time import (
+    Certainty,
+    MeasuredRestore,
+    RestartTime,
+    RestoreSpeed,
+    fitted_speed,
+    predict,
+)
 from statestore.restore.skew import RangeSkew
 from statestore.settings import Settings, read_toml
 from statestore.store import StateStore
 
-__all__ = [
-    "LEAST_BYTES",
-    "MOST_STORES",
-    "ComparedPlans",
-    "PlannedRestore",
-    "Rate",
-    "keep_rate",
-    "kept_rate",
-    "plan_restore",
-    "rates_file",
-    "unknown_rate",
-]
-
-MOST_STORES = 100
-LEAST_BYTES = 64_000_000
-"""A restore of fewer bytes supplies no rate."""
+__all__ = ["ComparedPlans", "PlannedRestarts", "PlannedRestore", "plan_restore"]
 
 
 def _hosts(text: str) -> dict[str, int]:
@@ -99,8 +88,9 @@ _OF_ONE_PLAN = {
         "The key groups divided for the old and the new parallelism, and what each subtask "
         "reads. With --graph: the operators that find state, and the state that would be "
         "dropped. With --hosts: where each subtask should run. With several numbers: the bytes "
-        "that move, the time (setting restore_rate) and the cost (prices) of each. With "
-        "--input, without a store: the parallelism of a batch job by Flink's adaptive batch "
+        "that move, the time and the cost (prices) of each. With --restart: how long a restart "
+        "takes at some numbers, by the restores measured here, with bounds and how sure that is. "
+        "With --input, without a store: the parallelism of a batch job by Flink's adaptive batch "
         "scheduler."
     ),
     examples=(
@@ -110,12 +100,14 @@ _OF_ONE_PLAN = {
         "statestore plan --parallelism 5 --balance bytes --store ./fraud",
         "statestore plan --parallelism 5 --max-parallelism 256 --store ./fraud",
         "STATESTORE_RESTORE_RATE=9MB/s statestore plan --parallelism 2,4,8 --store ./fraud",
+        "statestore plan --restart --parallelism 2,4,8 --store ./fraud --output json",
         "statestore plan --graph new-job.toml 1 --store ./fraud --output json",
         "statestore plan --input ./fraud/operators/totals-by-user/keyed/totals",
         "statestore plan --input ./fraud/operators --parallelism 1MiB --output json",
     ),
     modes={
         "": ("checkpoint", "--balance", "--hosts", "--placement", *_OF_ONE_PLAN.values()),
+        "--restart": ("checkpoint", "--balance", "--hosts", "--placement"),
         "--input": ("--broadcast", "--bounds", "--algorithm"),
     },
 )
@@ -140,6 +132,12 @@ _OF_ONE_PLAN = {
     help="The strategy that places subtasks on --hosts. [locality]",
 )
 @state_option()
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="Predict the time and the cost of a restart at these numbers, by default some around the "
+    "present one.",
+)
 @click.option(
     "--input",
     "inputs",
@@ -174,12 +172,18 @@ def plan_restore(
     compared: tuple[int, ...] | None,
     hosts: dict[str, int] | None,
     placement: str | None,
+    restart: bool,
     inputs: tuple[str, ...],
     broadcast: tuple[str, ...],
     bounds: tuple[int, int],
     algorithm: Literal["2.3", "1.16"],
     **target: Any,
-) -> Output[PlannedRestore] | Output[ComparedPlans] | Output[BatchParallelism]:
+) -> (
+    Output[PlannedRestore]
+    | Output[ComparedPlans]
+    | Output[PlannedRestarts]
+    | Output[BatchParallelism]
+):
     """Show what a restore for another parallelism or job would read."""
     if inputs:
         if compared is not None or target["parallelism"] not in (None, AUTO):
@@ -199,10 +203,15 @@ def plan_restore(
     placement = placement or LOCALITY
     store = invocation.store()
     target["checkpoint"] = store.checkpoint(target["checkpoint"])
+    if restart and compared is None:
+        compared = _numbers(target)
     if compared is not None:
-        return _compare(
+        plans = _compare(
             store, target | {"graph": graph}, compared, invocation.settings, hosts, placement
         )
+        if restart:
+            return Output(_restarts(store, target, plans), write_restarts)
+        return Output(plans, write_comparison)
     return _plan(store, target | {"graph": graph_of(graph)}, hosts, placement)
 
 
@@ -236,26 +245,142 @@ def _compare(
     settings: Settings,
     hosts: dict[str, int] | None,
     placement: str,
-) -> Output[ComparedPlans]:
+) -> ComparedPlans:
     for name, option in _OF_ONE_PLAN.items():
         if target[name] is not None:
             raise click.UsageError(f"remove {option}: a comparison of parallelisms takes none")
-    rate: float | None = None if settings.restore_rate is None else rate_of(settings.restore_rate)
-    known: Rate | None = None
-    if rate is None:
-        known = kept_rate(os.environ, target["checkpoint"].manifest.store_id)
+    restores: tuple[MeasuredRestore, ...] = ()
+    if settings.restore_rate is not None:
+        speed: RestoreSpeed | None = RestoreSpeed.of(rate_of(settings.restore_rate))
+    else:
+        restores = kept_restores(os.environ, target["checkpoint"].manifest.store_id)
+        speed = fitted_speed(restores)
     comparison = store.inspect.compare(
         {*compared},
         checkpoint=target["checkpoint"],
         balance=target["balance"],
         hosts=hosts,
         strategy=placement,
-        rate=rate if known is None else known.bytes_per_second,
+        rate=speed,
         prices=_prices_of(settings.prices),
     )
-    return Output(
-        ComparedPlans(store=store.url, comparison=comparison, measured=known), write_comparison
+    return ComparedPlans(
+        store=store.url,
+        comparison=comparison,
+        measured=restores[-1] if restores else None,
+        restores=restores,
     )
+
+
+def _numbers(target: dict[str, Any]) -> tuple[int, ...]:
+    """Return the parallelisms of ``--restart``: the one that was passed, or some around it."""
+    number = target["parallelism"]
+    if number == AUTO:
+        raise click.UsageError("--restart needs numbers, for example --parallelism 2,4,8")
+    return tuple(candidates(target["checkpoint"].manifest)) if number is None else (number,)
+
+
+def _restarts(store: StateStore, target: dict[str, Any], plans: ComparedPlans) -> PlannedRestarts:
+    """Return the predicted time of each option, and its cost unless that needs an unknown time."""
+    found = plans.comparison
+    by_time = found.prices is not None and found.prices.per_subtask_hour > 0
+    options = []
+    for one in found.options:
+        plan = store.plan(
+            checkpoint=target["checkpoint"],
+            parallelism=one.parallelism,
+            balance=target["balance"],
+        )
+        if found.speed is None or plans.restores:
+            time = predict(one.parallelism, [*plan.subtasks], plans.restores)
+        else:
+            time = RestartTime(
+                seconds=one.seconds,
+                low_seconds=None,
+                high_seconds=None,
+                certainty=Certainty.GUESSED,
+                reason="the rate is the setting restore_rate",
+            )
+        money = None if by_time and time.seconds is None else one.money
+        options.append(RestartOption(**vars(one) | vars(time) | {"money": money}))
+    return PlannedRestarts(
+        store=store.url,
+        checkpoint_id=found.checkpoint_id,
+        old_parallelism=found.old_parallelism,
+        options=tuple(options),
+        prices=found.prices,
+        restores=plans.restores,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartOption(Compared):
+    """A restart at one parallelism: its reads, its predicted time, and how sure that time is.
+
+    * ``certainty`` is ``measured``, ``derived``, ``guessed`` or ``unknown``, and ``reason`` says
+      why.
+    * ``seconds`` is None if the time is unknown. Nine of ten measured restores took between
+      ``low_seconds`` and ``high_seconds``; None if too few were measured.
+    * ``money`` is None without prices, and if it depends on an unknown time.
+    """
+
+    low_seconds: float | None
+    high_seconds: float | None
+    certainty: Certainty
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRestarts:
+    """Restarts at several parallelisms, and the measured restores that predict their times."""
+
+    store: str
+    checkpoint_id: int
+    old_parallelism: int
+    options: tuple[RestartOption, ...]
+    prices: Prices | None
+    restores: tuple[MeasuredRestore, ...]
+
+
+def write_restarts(page: Page, found: PlannedRestarts) -> None:
+    """Write the predicted restarts as text."""
+    page.line(
+        f"restarts from checkpoint {found.checkpoint_id} of {found.store}, taken at parallelism "
+        f"{found.old_parallelism}",
+        "bold",
+    )
+    columns = ["parallelism", "largest subtask", "read", "requests", "time", "between"]
+    columns += [f"cost {found.prices.currency}".strip()] if found.prices is not None else []
+    table = table_of(*columns, "", right={*columns})
+    for one in found.options:
+        low, high = one.low_seconds, one.high_seconds
+        row = [
+            str(one.parallelism),
+            size(one.largest_bytes),
+            size(one.size_bytes),
+            count(one.requests),
+            "unknown" if one.seconds is None else duration(1000 * one.seconds),
+            "" if low is None or high is None else f"{_seconds(low)} and {_seconds(high)}",
+        ]
+        if found.prices is not None:
+            row.append("unknown" if one.money is None else f"{one.money:.4g}")
+        table.add_row(*row, one.certainty.value)
+    page.table(table)
+    _write_reasons(page, found.options)
+    page.line("the start of the job is not included")
+
+
+def _seconds(seconds: float) -> str:
+    return duration(1000 * seconds)
+
+
+def _write_reasons(page: Page, options: Iterable[RestartOption]) -> None:
+    """Write why each time is as sure as it is; options with the same reason have one line."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for one in options:
+        reasons.setdefault((one.certainty.value, one.reason), []).append(str(one.parallelism))
+    for (certainty, reason), numbers in reasons.items():
+        page.line(f"{certainty} at {', '.join(numbers)}: {reason}")
 
 
 def _prices_of(path: str | None) -> Prices | None:
@@ -309,11 +434,15 @@ def write_plan(page: Page, planned: PlannedRestore) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPlans:
-    """A comparison of parallelisms; ``measured`` is the restore that supplied the rate, if any."""
+    """A comparison of parallelisms.
+
+    ``measured`` is the last of the restores on this machine that supplied the speed, if any.
+    """
 
     store: str
     comparison: Comparison
-    measured: Rate | None = None
+    measured: MeasuredRestore | None = None
+    restores: tuple[MeasuredRestore, ...] = field(default=(), repr=False)
 
 
 def write_comparison(page: Page, compared: ComparedPlans) -> None:
@@ -335,7 +464,7 @@ def write_comparison(page: Page, compared: ComparedPlans) -> None:
 def _table(found: Comparison) -> Any:
     prices = found.prices
     columns = ["", "parallelism", "moved", "largest subtask", "read", "files", "requests"]
-    columns += ["time"] if found.rate is not None else []
+    columns += ["time"] if found.speed is not None else []
     columns += [f"cost {prices.currency}".strip()] if prices is not None else []
     table = table_of(*columns, right={*columns[1:]})
     for option in found.options:
@@ -367,14 +496,11 @@ def _moved(found: Comparison) -> str:
 
 
 def _time(result: ComparedPlans) -> str:
-    rate, measured = result.comparison.rate, result.measured
-    if rate is None:
+    speed = result.comparison.speed
+    if speed is None:
         return unknown_rate()
-    if measured is None:
-        return f"the time of the largest subtask at {size(round(rate))}/s, the setting"
     return (
-        f"the time of the largest subtask at {size(round(rate))}/s, the rate of the restore "
-        f"on this machine at {when(measured.at_ms)}"
+        f"the time of the slowest subtask at {speed_text(speed)}, {speed_source(result.restores)}"
     )
 
 
@@ -398,14 +524,6 @@ def write_chosen(page: Page, chosen: BatchParallelism) -> None:
             page.line(f"    left out  {batch.missing}")
 
 
-def unknown_rate() -> str:
-    """Return why the rate of a restore is unknown, and what to do."""
-    return (
-        f"unknown, because no restore of at least {size(LEAST_BYTES)} was recorded on this "
-        "machine; set restore_rate (STATESTORE_RESTORE_RATE), for example to 200MB/s"
-    )
-
-
 def _money(found: Comparison) -> str:
     prices = found.prices
     assert prices is not None
@@ -418,69 +536,6 @@ def _money(found: Comparison) -> str:
     }
     parts = [f"{value:g}{unit} per {what}" for what, value in named.items() if value]
     text = ", ".join(parts) or "all prices are 0"
-    if prices.per_subtask_hour and found.rate is None:
+    if prices.per_subtask_hour and found.speed is None:
         text += "; subtask hours are not included because the time is unknown"
     return text
-
-
-@dataclass(frozen=True)
-class Rate:
-    """The bytes and seconds of a restore whose subtasks ran one after another, and its end."""
-
-    size_bytes: int
-    seconds: float
-    at_ms: int
-
-    @property
-    def bytes_per_second(self) -> float:
-        """The restore's bytes per second, above 0."""
-        return self.size_bytes / self.seconds
-
-
-def rates_file(environment: Mapping[str, str]) -> Path:
-    """Return the file with the rates: below ``XDG_CACHE_HOME``, by default ``~/.cache``.
-
-    Raises:
-        FileNotFoundError: ``XDG_CACHE_HOME`` is not set, and the user has no home.
-    """
-    try:
-        folder = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    except RuntimeError as error:
-        raise FileNotFoundError("this user has no home") from error
-    return Path(folder, "statestore", "restore-rates.json")
-
-
-def kept_rate(environment: Mapping[str, str], store_id: str) -> Rate | None:
-    """Return the rate of a store's last restore of at least ``LEAST_BYTES``, or None."""
-    known: Any = _known(environment).get(store_id)
-    try:
-        rate = Rate(int(known["size_bytes"]), float(known["seconds"]), int(known["at_ms"]))
-    except (TypeError, KeyError, ValueError, OverflowError):
-        return None
-    is_usable = rate.size_bytes >= LEAST_BYTES and 0 < rate.seconds < float("inf")
-    return rate if is_usable else None
-
-
-def keep_rate(environment: Mapping[str, str], store_id: str, rate: Rate) -> None:
-    """Store the rate of a restore, and keep the latest rates of other stores.
-
-    A restore of fewer than ``LEAST_BYTES`` is ignored.
-    """
-    if rate.size_bytes < LEAST_BYTES or rate.seconds <= 0:
-        return
-    others = [one for one in _known(environment).items() if one[0] != store_id]
-    known = dict([*others[1 - MOST_STORES :], (store_id, asdict(rate))])
-    with suppress(OSError):  # a restore must not fail because of the cache
-        path = rates_file(environment)
-        aside = path.with_name(f"{path.name}.{os.getpid()}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(known, indent=1) + "\n")
-        aside.replace(path)
-
-
-def _known(environment: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        known = json.loads(rates_file(environment).read_text())
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from statestore.cli.options import (
     state_option,
 )
 from statestore.cli.output import Output, Page, progress_bar, table_of
-from statestore.cli.verbs.plan import Rate, keep_rate
+from statestore.cli.restore_records import keep_restore, kept_restores, measured_restore
 from statestore.format.digest import digest_text
 from statestore.restore.export import ExportedCheckpoint, ExportedState
 from statestore.restore.row_files import EXPORT_FORMATS
@@ -81,7 +80,6 @@ def restore_checkpoint(
     store = invocation.store()
     target |= {"graph": graph_of(graph), "checkpoint": store.checkpoint(target["checkpoint"])}
     plan = store.plan(operator=operator, state=state, **target)
-    began = time.monotonic()
     with progress_bar("restoring") as progress:
         restored = store.restore(
             allow_non_restored_state=allow_non_restored_state,
@@ -96,9 +94,10 @@ def restore_checkpoint(
             parquet=store.parts.parquet,
             progress=progress,
         )
-    seconds = time.monotonic() - began
     store_id = restored.manifest.store_id
-    keep_rate(os.environ, store_id, Rate(plan.size_bytes, seconds, time.time_ns() // 1_000_000))
+    measured = measured_restore(plan, exported, kept_restores(os.environ, store_id))
+    if measured is not None and form == "parquet":
+        keep_restore(os.environ, store_id, measured)
     return Output(Restored(store=store.url, exported=exported), write_restored)
 
 

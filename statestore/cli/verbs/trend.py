@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -23,8 +23,8 @@ from statestore.cli.drawing import (
 )
 from statestore.cli.options import state_option, subtasks_option
 from statestore.cli.output import DRAWING_WIDTH, Output, Page, progress_bar, table_of
+from statestore.cli.restore_records import kept_restores, speed_source, speed_text, unknown_rate
 from statestore.cli.summaries import rows_text
-from statestore.cli.verbs.plan import Rate, kept_rate, unknown_rate
 from statestore.durations import milliseconds_of
 from statestore.errors import CorruptionError, FormatVersionError, StateStoreError
 from statestore.maintenance.trend_report import (
@@ -35,6 +35,7 @@ from statestore.maintenance.trend_report import (
     StoreTrend,
 )
 from statestore.restore.byte_sizes import bytes_of, rate_of
+from statestore.restore.restart_time import MeasuredRestore, RestoreSpeed, fitted_speed
 
 __all__ = ["FoundTrend", "show_trend", "write_trend"]
 
@@ -107,15 +108,17 @@ def _target(text: str) -> tuple[str, int | str]:
 def show_trend(invocation: Invocation, /, **options: Any) -> Output[FoundTrend]:
     """Show the growth of each state, and when it reaches a size or a restore time."""
     store = invocation.store()
-    known: Rate | None = None
+    restores: tuple[MeasuredRestore, ...] = ()
     text = invocation.settings.restore_rate
-    rate: float | None = None if text is None else rate_of(text)
-    if rate is None:
-        known = kept_rate(os.environ, store.parts.catalog().store_id)
-        rate = None if known is None else known.bytes_per_second
+    if text is not None:
+        speed: RestoreSpeed | None = RestoreSpeed.of(rate_of(text))
+    else:
+        restores = kept_restores(os.environ, store.parts.catalog().store_id)
+        speed = fitted_speed(restores)
     with progress_bar("reading manifests") as progress:
-        trend = store.inspect.trend(rate=rate, on_progress=progress, **options)
-    found = FoundTrend(store=store.url, trend=trend, measured=known)
+        trend = store.inspect.trend(rate=speed, on_progress=progress, **options)
+    measured = restores[-1] if restores else None
+    found = FoundTrend(store=store.url, trend=trend, measured=measured, restores=restores)
     return Output(found, write_trend, problem=_problem(trend))
 
 
@@ -132,11 +135,15 @@ def _problem(trend: StoreTrend) -> StateStoreError | None:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundTrend:
-    """The trend of a store; ``measured`` is the restore that supplied the rate, if any."""
+    """The trend of a store.
+
+    ``measured`` is the last of the restores on this machine that supplied the speed, if any.
+    """
 
     store: str
     trend: StoreTrend
-    measured: Rate | None = None
+    measured: MeasuredRestore | None = None
+    restores: tuple[MeasuredRestore, ...] = field(default=(), repr=False)
 
 
 def write_trend(page: Page, found: FoundTrend) -> None:
@@ -229,12 +236,10 @@ def _write_restore(page: Page, found: FoundTrend) -> None:
     text += "largest subtask"
     if trend.largest is not None:
         text += f", {signed(trend.largest.per_day, size)} a day"
-    if newest.seconds is not None and trend.rate is not None:
-        source = "as passed"
-        if found.measured is not None:
-            source = f"the rate of the restore on this machine at {when(found.measured.at_ms)}"
+    if newest.seconds is not None and trend.speed is not None:
         text += (
-            f"; {duration(round(1000 * newest.seconds))} at {size(round(trend.rate))}/s, {source}"
+            f"; {duration(round(1000 * newest.seconds))} at {speed_text(trend.speed)}, "
+            f"{speed_source(found.restores)}"
         )
     page.line(text)
 
@@ -253,7 +258,7 @@ def _write_forecasts(page: Page, trend: StoreTrend) -> None:
         limit = duration(trend.restore_reaches.limit)
         page.line(f"a restore at parallelism {trend.parallelism} takes {limit}:", "bold")
         _write_table(page, [("all states", trend.restore_reaches)])
-        if trend.rate is None:
+        if trend.speed is None:
             page.line(f"the rate is {unknown_rate()}")
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,15 +14,9 @@ import pytest
 from click.testing import Result
 
 from statestore import StateStore
-from statestore.cli.verbs.plan import (
-    LEAST_BYTES,
-    MOST_STORES,
-    Rate,
-    keep_rate,
-    kept_rate,
-    rates_file,
-)
-from statestore.restore.compare_plans import Prices
+from statestore.cli.restore_records import keep_restore, kept_restores, rates_file
+from statestore.restore.compare_plans import Prices, candidates
+from statestore.restore.restart_time import MeasuredRestore, fitted_speed
 
 Run = Callable[..., Result]
 PRICES = Path(__file__).parents[3] / "conf" / "prices.toml"
@@ -103,7 +96,7 @@ def test_compare_shows_every_option_and_the_best(run: Run, fraud: Path) -> None:
     assert found["options"][0]["money"] is None
     done = run(*given)
     assert f"recommended parallelism {known.chosen}: " in done.stdout
-    assert "time: unknown, because no restore of at least 64.0 MB was recorded" in done.stdout
+    assert "time: unknown, because no restore of this store was measured" in done.stdout
     assert re.search(rf"^-> +{known.chosen} ", done.stdout, re.MULTILINE)
 
 
@@ -135,22 +128,118 @@ def test_compare_on_hosts(run: Run, fraud: Path) -> None:
     assert "while comparing parallelism 4" in few.stderr
 
 
-@pytest.mark.long
+def measured(seconds: float, parallelism: int = 4, **figures: int) -> MeasuredRestore:
+    """Return a restore of a subtask of 100 kB with 100 requests, unless the figures differ."""
+    known = {"size_bytes": 100_000, "requests": 100} | figures
+    return MeasuredRestore(
+        at_ms=1_790_000_000_000,
+        checkpoint_id=2,
+        parallelism=parallelism,
+        seconds=seconds,
+        **known,
+    )
+
+
 @pytest.mark.slow
-def test_the_next_comparison_uses_the_measured_restore_rate(run: Run, store: StateStore) -> None:
-    blobs = [{"k": number, "blob": random.randbytes(10**6)} for number in range(66)]
-    with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.write_keyed("u", "blobs", blobs, key="k", max_parallelism=8)
-    compared = ("plan", "--parallelism", "2,", "--store", store.url, "--output", "json")
-    assert document(run(*compared))["comparison"]["rate"] is None
-    assert run("restore", "--to", "out", "--store", store.url).exit_code == 0
-    found = document(run(*compared))
-    rate = kept_rate(os.environ, store.checkpoint().manifest.store_id)
-    assert rate is not None
-    assert rate.size_bytes == store.plan().size_bytes
-    assert found["comparison"]["rate"] == rate.bytes_per_second
-    assert found["measured"]["at_ms"] == rate.at_ms
-    assert "the rate of the restore " in run(*compared[:-2]).stdout
+def test_the_next_comparison_uses_the_measured_restore(run: Run, fraud: Path) -> None:
+    compared = ("plan", "--parallelism", "2,", "--store", fraud)
+    store = StateStore.open(str(fraud))
+    assert document(run(*compared, "--output", "json"))["comparison"]["speed"] is None
+    assert run("restore", "--to", "out", "--store", fraud).exit_code == 0
+    found = document(run(*compared, "--output", "json"))
+    [restore] = kept_restores(os.environ, store.checkpoint().manifest.store_id)
+    slowest = max(restore.seconds for restore in [restore])
+    assert (restore.parallelism, restore.checkpoint_id) == (4, 2)
+    assert restore.predicted_seconds is None
+    subtasks = [(task.size_bytes, task.requests) for task in store.plan().subtasks]
+    assert (restore.size_bytes, restore.requests) in subtasks
+    speed = fitted_speed([restore])
+    assert speed is not None
+    assert speed.seconds_of(restore) == pytest.approx(slowest)
+    [option] = found["comparison"]["options"]
+    assert option["seconds"] == pytest.approx(speed.seconds(store.plan(parallelism=2).subtasks))
+    assert found["measured"]["at_ms"] == restore.at_ms
+    assert "as 1 restore on this machine took, the last at " in run(*compared).stdout
+
+
+def test_other_formats_are_not_measured(run: Run, fraud: Path) -> None:
+    assert run("restore", "--to", "out", "--format", "jsonl", "--store", fraud).exit_code == 0
+    assert not rates_file(os.environ).exists()
+
+
+def test_a_restart_without_a_measured_restore_is_unknown(run: Run, fraud: Path) -> None:
+    found = document(run("plan", "--restart", "--store", fraud, "--output", "json"))
+    store = StateStore.open(str(fraud))
+    plans = {one: store.plan(parallelism=one) for one in candidates(store.checkpoint().manifest)}
+    assert [one["parallelism"] for one in found["options"]] == [*plans]
+    for one, plan in zip(found["options"], plans.values(), strict=True):
+        largest = max(operator.largest.size_bytes for operator in plan.operators)
+        assert (one["largest_bytes"], one["size_bytes"]) == (largest, plan.size_bytes)
+        assert (one["seconds"], one["certainty"]) == (None, "unknown")
+        assert one["reason"] == "no restore of this store was measured on this machine"
+    text = run("plan", "--restart", "--store", fraud).stdout
+    assert "unknown at 1, 2, 3, 4, 5, 6, 7, 8: no restore of this store was measured" in text
+    assert "the start of the job is not included" in text
+
+
+def test_a_restart_is_measured_derived_or_guessed(run: Run, fraud: Path) -> None:
+    """Three restores like it, five others within the same range, or fewer and others."""
+    store = StateStore.open(str(fraud))
+    store_id = store.checkpoint().manifest.store_id
+    restart = ("plan", "--restart", "--store", fraud, "--output", "json")
+    costs = {
+        one: max(store.plan(parallelism=one).subtasks, key=lambda task: task.requests)
+        for one in (1, 2, 3, 4, 8)
+    }
+
+    def take(parallelism: int, factor: float = 1.0) -> None:
+        task = costs[parallelism]
+        figures = {"size_bytes": task.size_bytes, "requests": task.requests}
+        one = measured(factor * task.requests / 100, parallelism, **figures)
+        keep_restore(os.environ, store_id, one)
+
+    take(4)
+    options = {one["parallelism"]: one for one in document(run(*restart))["options"]}
+    assert {one["certainty"] for one in options.values()} == {"guessed"}
+    assert "only 1 restore of this store measured" in options[4]["reason"]
+    for parallelism, factor in ((4, 1.1), (4, 0.9), (2, 1), (1, 1), (3, 1)):
+        take(parallelism, factor)
+    options = {one["parallelism"]: one for one in document(run(*restart))["options"]}
+    assert (options[4]["certainty"], options[2]["certainty"]) == ("measured", "derived")
+    for parallelism in (2, 4):
+        one = options[parallelism]
+        assert one["seconds"] == pytest.approx(costs[parallelism].requests / 100, rel=0.1)
+        assert one["low_seconds"] <= one["seconds"] <= one["high_seconds"]
+    for factor in (3, 0.3, 2, 0.5):
+        take(2, factor)
+    options = {one["parallelism"]: one for one in document(run(*restart))["options"]}
+    assert (options[2]["certainty"], options[2]["seconds"]) == ("unknown", None)
+    assert "times the expected: not within 25%" in options[2]["reason"]
+    assert options[2]["high_seconds"] > 2 * options[2]["low_seconds"]
+
+
+def test_the_setting_is_a_guess_and_prices_need_a_known_time(run: Run, fraud: Path) -> None:
+    prices = {"STATESTORE_PRICES": str(PRICES)}
+    restart = ("plan", "--restart", "--parallelism", "2,4", "--store", fraud)
+    found = document(run(*restart, "--output", "json", env=prices))
+    assert [one["money"] for one in found["options"]] == [None, None]
+    rate = {"STATESTORE_RESTORE_RATE": "200MB/s"}
+    found = document(run(*restart, "--output", "json", env=prices | rate))
+    known = StateStore.open(str(fraud)).inspect.compare([2, 4], rate=200_000_000)
+    assert [one["seconds"] for one in found["options"]] == [one.seconds for one in known.options]
+    assert all(one["money"] > 0 for one in found["options"])
+    assert {one["certainty"] for one in found["options"]} == {"guessed"}
+    text = run(*restart, env=prices | rate).stdout
+    assert "guessed at 2, 4: the rate is the setting restore_rate" in text
+    assert "cost USD" in text
+
+
+def test_a_plan_and_a_failed_restore_record_nothing(run: Run, fraud: Path) -> None:
+    run("plan", "--store", fraud)
+    Path("full").mkdir()
+    Path("full", "file").touch()
+    assert run("restore", "--to", "full", "--store", fraud).exit_code == 2
+    assert not rates_file(os.environ).exists()
 
 
 def test_an_error_names_the_option_and_not_the_argument(run: Run, fraud: Path) -> None:
@@ -162,67 +251,6 @@ def test_an_error_names_the_option_and_not_the_argument(run: Run, fraud: Path) -
     assert done.stderr.splitlines()[0].endswith("restore at 8 or less")
 
 
-@pytest.mark.slow
-def test_a_small_restore_supplies_no_rate(run: Run, fraud: Path) -> None:
-    compared = ("plan", "--parallelism", "2,", "--store", fraud)
-    store_id = StateStore.open(str(fraud)).checkpoint().manifest.store_id
-    assert run("restore", "--to", "first", "--store", fraud).exit_code == 0
-    assert not rates_file(os.environ).exists()
-    text = "unknown, because no restore of at least 64.0 MB was recorded on this machine; set"
-    assert text in run(*compared).stdout
-    keep_rate(os.environ, store_id, Rate(LEAST_BYTES, 2.0, 3))
-    assert run("restore", "--to", "second", "--store", fraud).exit_code == 0
-    assert kept_rate(os.environ, store_id) == Rate(LEAST_BYTES, 2.0, 3)
-    known = {store_id: {"size_bytes": 4_000, "seconds": 0.003, "at_ms": 1}}
-    rates_file(os.environ).write_text(json.dumps(known))  # as an earlier release wrote it
-    assert kept_rate(os.environ, store_id) is None
-
-
-def test_a_plan_and_a_failed_restore_record_no_rate(run: Run, fraud: Path) -> None:
-    run("plan", "--store", fraud)
-    Path("full").mkdir()
-    Path("full", "file").touch()
-    assert run("restore", "--to", "full", "--store", fraud).exit_code == 2
-    assert not rates_file(os.environ).exists()
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"s": 1}', '{"s": {"size_bytes": 0}}'])
-def test_a_damaged_rates_file_is_ignored(tmp_path: Path, text: str) -> None:
-    environment = {"XDG_CACHE_HOME": str(tmp_path)}
-    file = rates_file(environment)
-    file.parent.mkdir()
-    file.write_text(text)
-    assert kept_rate(environment, "s") is None
-    keep_rate(environment, "s", Rate(LEAST_BYTES, 2.0, 3))
-    assert kept_rate(environment, "s") == Rate(LEAST_BYTES, 2.0, 3)
-    assert [one.name for one in file.parent.iterdir()] == [file.name]
-
-
-def test_rates_of_the_most_recent_stores_are_kept(tmp_path: Path) -> None:
-    environment = {"XDG_CACHE_HOME": str(tmp_path)}
-    for number in range(MOST_STORES + 5):
-        keep_rate(environment, f"s{number}", Rate(LEAST_BYTES + number, 1.0, number))
-    assert kept_rate(environment, "s4") is None
-    assert kept_rate(environment, "s5") == Rate(LEAST_BYTES + 5, 1.0, 5)
-    assert len(json.loads(rates_file(environment).read_text())) == MOST_STORES
-
-
-def test_a_missing_cache_folder_is_not_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    environment = {"XDG_CACHE_HOME": str(tmp_path / "file")}
-    keep_rate(environment, "s", Rate(LEAST_BYTES, 1.0, 1))
-    assert kept_rate(environment, "s") is None
-
-
-def test_a_user_without_a_home_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", no_home)
-    keep_rate({}, "s", Rate(LEAST_BYTES, 1.0, 1))
-    assert kept_rate({}, "s") is None
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -230,6 +258,8 @@ def test_a_user_without_a_home_is_not_an_error(monkeypatch: pytest.MonkeyPatch) 
         (["--parallelism", "2,x"], "invalid value for '--parallelism'"),
         (["--parallelism", ","], "pass the parallelisms to compare"),
         (["--parallelism", "2,auto"], "invalid value for '--parallelism'"),
+        (["--restart", "--parallelism", "auto"], "--restart needs numbers"),
+        (["--restart", "--graph", "x.toml"], "remove --graph: --restart takes none"),
         (
             ["--parallelism", "2,4", "--max-parallelism", "256"],
             "remove --max-parallelism: a comparison of parallelisms takes none",

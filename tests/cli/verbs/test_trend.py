@@ -16,9 +16,10 @@ from rich.console import Console
 from statestore import StateStore
 from statestore.cli.drawing import ASCII, UNICODE, Pen, size, sparkline
 from statestore.cli.output import Page, json_document
-from statestore.cli.verbs.plan import Rate, keep_rate
+from statestore.cli.restore_records import keep_restore
 from statestore.cli.verbs.trend import FoundTrend, write_trend
 from statestore.format.names import manifest_path
+from statestore.restore.restart_time import MeasuredRestore
 from tests.support.retimed import retime
 
 Run = Callable[..., Result]
@@ -117,21 +118,30 @@ def test_forecasts_are_in_the_order_of_their_times(run: Run, grown: Path) -> Non
     assert found[2].endswith("it does not clearly grow")
 
 
-def test_the_restore_time_uses_the_rate_of_the_last_restore(
+def test_the_restore_time_uses_the_measured_restores(
     run: Run, grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unknown = lines(run("trend", "--until", "10m", "--store", grown))
     assert (
-        "the rate is unknown, because no restore of at least 64.0 MB was recorded on this machine; "
-        "set restore_rate (STATESTORE_RESTORE_RATE), for example to 200MB/s"
+        "the rate is unknown, because no restore of this store was measured on this machine; run "
+        "'statestore restore', or set restore_rate (STATESTORE_RESTORE_RATE), for example to "
+        "200MB/s"
     ) in unknown
     assert any(line.endswith("the rate of a restore is not known") for line in unknown)
     manifest = StateStore.open(str(grown)).checkpoint().manifest
-    keep_rate(os.environ, manifest.store_id, Rate(64_000_000, 6_400.0, 1_790_000_000_000))
+    restore = MeasuredRestore(
+        at_ms=1_790_000_000_000,
+        checkpoint_id=1,
+        parallelism=2,
+        size_bytes=64_000_000,
+        requests=10,
+        seconds=6_400.0,
+    )
+    keep_restore(os.environ, manifest.store_id, restore)
     known = lines(run("trend", "--until", "5s", "--store", grown))
-    (restore,) = [line for line in known if line.startswith("restore at parallelism 2: ")]
-    assert restore.endswith(
-        "at 10.0 kB/s, the rate of the restore on this machine at 2026-09-21 14:13:20 UTC"
+    (line,) = [line for line in known if line.startswith("restore at parallelism 2: ")]
+    assert line.endswith(
+        "at 10.0 kB/s, as 1 restore on this machine took, the last at 2026-09-21 14:13:20 UTC"
     )
     assert "a restore at parallelism 2 takes 5 s:" in known
 
