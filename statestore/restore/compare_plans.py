@@ -147,7 +147,7 @@ class Comparison:
             )
             for option in self.options
         ]
-        why = text(f"bytes of the largest subtask; parallelism {self.chosen} has {self.why}")
+        why = text(f"bytes of the largest subtask; recommended is {self.chosen}: {self.why}")
         return figure(
             self._summary(), why, bars(drawn), table([*_COLUMNS], map(astuple, self.options))
         )
@@ -212,16 +212,12 @@ def choose_parallelism(options: Sequence[Compared]) -> tuple[int, str]:
             if options[0].seconds is None
             else "the least expected time"
         )
-        best, alike = _best_option(options, _slowness, _noise_limit(options[0]))
-        return best.parallelism, reason + alike
+        return _best_option(options, _slowness, reason, _noise_limit(options[0]))
     most = max(SLOWER * fastest, fastest + _noise_limit(options[0]))
     near = [option for option in options if _slowness(option) <= most]
-    best, alike = _best_option(near, lambda option: option.money or 0.0)
     measure = "bytes of the largest subtask" if options[0].seconds is None else "expected time"
-    return (
-        best.parallelism,
-        f"the lowest cost among those within {SLOWER} times the least {measure}{alike}",
-    )
+    reason = f"the lowest cost among those within {SLOWER} times the least {measure}"
+    return _best_option(near, lambda option: option.money or 0.0, reason)
 
 
 def candidates(manifest: Manifest) -> list[int]:
@@ -332,14 +328,18 @@ def _noise_limit(option: Compared) -> float:
 
 
 def _best_option(
-    options: Sequence[Compared], key: Callable[[Compared], float], noise: float = 0.0
-) -> tuple[Compared, str]:
-    """Return the best of the about equal options, and a note if there are several."""
+    options: Sequence[Compared],
+    key: Callable[[Compared], float],
+    reason: str,
+    noise: float = 0.0,
+) -> tuple[int, str]:
+    """Return the best of the about equal options, and why it is the best."""
     least = min(map(key, options))
     alike = [option for option in options if key(option) <= max(ALIKE * least, least + noise)]
     best = min(alike, key=lambda option: (option.moved_bytes, option.parallelism))
-    more = f" ({len(alike)} are about equal; this one moves the fewest bytes)"
-    return best, more if len(alike) > 1 else ""
+    if len(alike) > 1:
+        reason = f"{len(alike)} have about {reason}, and it moves the fewest bytes of them"
+    return best.parallelism, reason
 
 
 def compare(
