@@ -26,6 +26,9 @@ from statestore.rows.dataframes import as_pandas, as_polars, table_of
 POINTS_NEEDED: Final = 5
 """The points at different times that a growth needs."""
 
+SPAN_NEEDED_MS: Final = 3_600_000
+"""The time between the first and the last point that a growth per day needs."""
+
 CONFIDENCE: Final = 0.9
 """The confidence level of the bounds."""
 
@@ -85,14 +88,24 @@ class Forecast:
     reason: str | None = None
 
 
+def lacks_growth(times_ms: Sequence[int]) -> str | None:
+    """Return why points at these times have no growth; None if they have one."""
+    if len(set(times_ms)) < POINTS_NEEDED:
+        return f"not enough checkpoints: growth needs {POINTS_NEEDED} at different times"
+    span_ms = max(times_ms) - min(times_ms)
+    if span_ms < SPAN_NEEDED_MS:
+        return f"{duration(span_ms)} is too short: growth needs checkpoints over at least an hour"
+    return None
+
+
 def growth_of(
     times_ms: Sequence[int], values: Sequence[float], confidence: float = CONFIDENCE
 ) -> Growth | None:
-    """Return the growth of a figure; None if it has too few points at different times.
+    """Return the growth of a figure; None if it has too few points, or over too short a time.
 
     Of more than 300 points, 300 are used, evenly spread from the first to the last.
     """
-    if len(set(times_ms)) < POINTS_NEEDED:
+    if lacks_growth(times_ms) is not None:
         return None
     chosen = _spread(len(times_ms), _MOST_POINTS)
     days = np.array([times_ms[index] - times_ms[0] for index in chosen]) / _DAY_MS
@@ -122,7 +135,7 @@ def forecast_of(
     if value >= limit:
         return Forecast(limit=shown_limit, is_reached=True)
     if growth is None:
-        return Forecast(limit=shown_limit, reason="not enough checkpoints")
+        return Forecast(limit=shown_limit, reason="not enough checkpoints, or too short a time")
     if growth.low_per_day <= 0:
         reason = "it shrinks" if growth.direction == "shrinks" else "it does not clearly grow"
         return Forecast(limit=shown_limit, reason=reason)
@@ -290,7 +303,7 @@ class StoreTrend:
     requested.
     """
 
-    json_properties: ClassVar[tuple[str, ...]] = ("rate",)
+    json_properties: ClassVar[tuple[str, ...]] = ("no_growth", "rate")
 
     checkpoints: tuple[CheckpointPoint, ...]
     states: tuple[StateTrend, ...]
@@ -301,6 +314,11 @@ class StoreTrend:
     reaches: Forecast | None = None
     restore_reaches: Forecast | None = None
     unread: tuple[UnreadCheckpoint, ...] = ()
+
+    @property
+    def no_growth(self) -> str | None:
+        """Why the growth is unknown; None if it is known."""
+        return lacks_growth([point.created_at_ms for point in self.checkpoints])
 
     @property
     def rate(self) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from statestore.cli.drawing import size, when
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.maintenance.trend_report import POINTS_NEEDED, StatePoint, StateTrend, StoreTrend
+from statestore.maintenance.trend_report import StatePoint, StateTrend, StoreTrend
 from statestore.restore.byte_sizes import bytes_of
 from statestore.store import StateStore
 from statestore.ui.charts import (
@@ -95,7 +95,6 @@ def trends(store: StateStore, query: TrendQuery | None = None) -> PageView:
         "last": LAST if query.last is None else query.last,
         "rate": query.rate,
         "request_ms": query.request_ms,
-        "needed": POINTS_NEEDED,
         "trend": None,
     }
     problem = None

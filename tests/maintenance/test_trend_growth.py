@@ -14,9 +14,11 @@ from statestore.maintenance.trend_report import (
     FAR_SPANS,
     MOST_SPANS,
     POINTS_NEEDED,
+    SPAN_NEEDED_MS,
     Growth,
     forecast_of,
     growth_of,
+    lacks_growth,
 )
 
 DAY_MS = 86_400_000
@@ -52,7 +54,7 @@ points = st.lists(
 def test_it_is_the_median_of_the_slopes_of_all_pairs(points: list[tuple[int, int]]) -> None:
     times, values = [at for at, _ in points], [value for _, value in points]
     found = growth_of(times, values)
-    if len(set(times)) < POINTS_NEEDED:
+    if len(set(times)) < POINTS_NEEDED or max(times) - min(times) < SPAN_NEEDED_MS:
         assert found is None
         return
     slopes = [(w - v) / ((b - a) / DAY_MS) for (a, v), (b, w) in combinations(points, 2) if a != b]
@@ -91,6 +93,17 @@ def test_values_without_a_trend_are_steady() -> None:
 @pytest.mark.parametrize("days", [[], [1, 2, 3, 4], [1, 1, 2, 2, 3, 3, 4, 4]])
 def test_few_points_give_nothing(days: list[int]) -> None:
     assert growth_of([day * DAY_MS for day in days], [*range(len(days))]) is None
+
+
+def test_seconds_are_not_continued_to_a_day() -> None:
+    times = [round(at * SPAN_NEEDED_MS / 8) for at in range(9)]
+    assert lacks_growth(times) is None
+    assert known(times, [*range(9)]).per_day == pytest.approx(8 * 24)
+    short = [1000 * at for at in range(28)]
+    assert growth_of(short, [*range(28)]) is None
+    assert lacks_growth(short) == (
+        "27 s is too short: growth needs checkpoints over at least an hour"
+    )
 
 
 def test_of_many_points_some_are_used_from_the_first_to_the_last() -> None:

@@ -138,7 +138,7 @@ def test_the_form_forecasts_a_size_and_a_restore_time(
 def test_few_checkpoints_say_so(page: webdriver.Chrome, pages: Pages, grown: StateStore) -> None:
     page.get(f"{pages(grown)}/trends?last=4&size=1GB")
     assert text(page, "#few") == "Not enough checkpoints: growth needs 5 at different times."
-    assert text(page, "#reaches") == "not enough checkpoints"
+    assert text(page, "#reaches") == "not enough checkpoints, or too short a time"
     assert [row[4:10] for row in cells(page, "#growth")] == [
         ["", row[5], "", "", "", ""] for row in cells(page, "#growth")
     ]

@@ -28,7 +28,6 @@ from statestore.cli.summaries import rows_text
 from statestore.durations import milliseconds_of
 from statestore.errors import CorruptionError, FormatVersionError, StateStoreError
 from statestore.maintenance.trend_report import (
-    POINTS_NEEDED,
     Forecast,
     Growth,
     StateTrend,
@@ -163,11 +162,8 @@ def write_trend(page: Page, found: FoundTrend) -> None:
         f"{when(first.created_at_ms)} and {duration(passed)} later",
         "bold",
     )
-    if trend.size is None:
-        page.line(
-            f"not enough checkpoints: growth needs {POINTS_NEEDED} at different times; keep more "
-            "of them, or take more"
-        )
+    if trend.no_growth is not None:
+        page.line(f"{trend.no_growth}; keep more of them, or take more")
     _write_states(page, trend)
     page.line(f"all states: {size(newest.size_bytes)}{_growth_text(trend.size)}")
     _write_restore(page, found)
