@@ -214,9 +214,9 @@ class Catalog:
         except FileNotFoundError:
             if not create:
                 raise StoreNotFoundError(
-                    f"no store at {storage.url} (no {STORE_FILE}); check the URL, or create a "
-                    "store with StateStore.open(url) (if an existing store has lost that "
-                    "file, run 'statestore repair')"
+                    f"no store at {storage.url} (no {STORE_FILE}); check the URL; the first "
+                    "snapshot creates a store (if an existing store has lost that file, run "
+                    "'statestore repair')"
                 ) from None
             raw = _create(storage, table_format, layout)
         return cls.from_document(storage, raw, seen)
