@@ -195,6 +195,12 @@ def write_subtasks(page: Page, operator: OperatorPlan) -> None:
         )
     _write_extremes(page, subtasks)
     _write_read_amplification(page, operator)
+    for plan in operator.keyed:
+        if (ttl := plan.entry.state.ttl) is not None and ttl.hides:
+            page.line(
+                f"rows of {plan.entry.state.name} may be expired (TTL {ttl.duration} after "
+                f"{ttl.column}); a restore leaves them out"
+            )
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], drawing_index: int, drawing: str) -> str:

@@ -341,6 +341,7 @@ def state_facts(entry: Entry) -> dict[str, Any]:
         "key": (),
         "layers": (),
         "max_parallelism": None,
+        "ttl": None,
     }
     if not isinstance(entry, KeyedEntry):
         return known | {"kind": f"{entry.state.mode.value} operator state"}
@@ -349,6 +350,7 @@ def state_facts(entry: Entry) -> dict[str, Any]:
         "key": entry.state.key,
         "layers": entry.layers,
         "max_parallelism": entry.state.max_parallelism,
+        "ttl": entry.state.ttl,
     }
 
 

@@ -15,6 +15,7 @@ from click.testing import Result
 
 from statestore import StateStore
 from statestore.cli.restore_records import keep_restore, kept_restores, rates_file
+from statestore.format.state import TimeToLive
 from statestore.restore.compare_plans import Prices, candidates
 from statestore.restore.restart_time import MeasuredRestore, fitted_speed
 
@@ -79,6 +80,23 @@ def test_the_read_amplification_is_shown(run: Run, fraud: Path) -> None:
     refused = run("plan", "--parallelism", "3", "--max-parallelism", "12", "--store", fraud)
     assert (refused.exit_code, refused.stdout) == (12, "")
     assert "statestore rekey" in refused.stderr
+
+
+def test_rows_that_a_restore_may_leave_out_are_named(run: Run, store: StateStore) -> None:
+    """The plan counts stored rows, also those whose TTL has passed."""
+    rows = [{"k": number, "v": 0, "at": 1000} for number in range(50)]
+    for name, visibility in (
+        ("hidden", "never_return_expired"),
+        ("shown", "return_expired_if_not_cleaned_up"),
+    ):
+        with store.snapshot(parallelism=2) as checkpoint:
+            ttl = TimeToLive("7d", "at", visibility=visibility)
+            checkpoint.write_keyed("u", name, rows, key="k", max_parallelism=8, ttl=ttl)
+            checkpoint.carry_rest()
+    text = run("plan", "--store", store.url).stdout
+    assert "rows of hidden may be expired (TTL 7d after at); a restore leaves them out" in text
+    assert "rows of shown" not in text
+    assert store.restore().keyed("u", "hidden").to_arrow().num_rows == 0
 
 
 def test_compare_shows_every_option_and_the_best(run: Run, fraud: Path) -> None:
