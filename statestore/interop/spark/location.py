@@ -161,7 +161,8 @@ file first, and refuses to start with it.
 """
 
 _NUMBER = re.compile(r"\d{1,18}")
-_NO_END = "-"  # the end of a source that has had no data yet
+NO_END = "-"
+"""The end of a source that has had no data yet."""
 T = TypeVar("T")
 
 
@@ -383,7 +384,7 @@ class CheckpointLocation:
             ) from error
         ends = tuple(end for _, end in named)
         for end in ends:
-            if end != _NO_END:
+            if end != NO_END:
                 self.decode(name, end.encode(), object)
         return BatchPlan(
             number,
@@ -583,6 +584,6 @@ def _is_description(name: str, batch: int) -> bool:
 
 def _parse_log_offset(end: str) -> int | None:
     """Return the log number at which a file source ends, None for any other source."""
-    value = None if end == _NO_END else json.loads(end)
+    value = None if end == NO_END else json.loads(end)
     number = value.get("logOffset") if isinstance(value, dict) and len(value) == 1 else None
     return number if isinstance(number, int) else None

@@ -57,6 +57,23 @@ class Columns(NamedTuple):
     value: tuple[tuple[str, str], ...]
 
 
+def schema_files(operator: Operator, store: str) -> tuple[str, ...]:
+    """Return the names of a store's schema files, from the oldest to the newest."""
+    document = json.loads(operator.description.partition(b"\n")[2])
+    paths = next(
+        (
+            info.get("stateSchemaFilePaths")
+            for info in document["stateStoreInfo"]
+            if info["storeName"] == store
+        ),
+        None,
+    )
+    folder = f"state/{operator.number}"
+    if paths:
+        return tuple(f"{folder}{_SCHEMAS}{split_schema_path(path)[1]}" for path in paths)
+    return (f"{folder}/0/{'' if store == 'default' else f'{store}/'}_metadata/schema",)
+
+
 def schema_folder(location: str, operator: int) -> str:
     """Return the folder of an operator's schema files, with a slash at the end."""
     return f"{location}/state/{operator}{_SCHEMAS}"
@@ -131,21 +148,59 @@ def find_candidates(stores: Mapping[str, Columns], settings: Mapping[str, str]) 
     )
 
 
-def parse_schema(content: bytes) -> Columns:
-    """Return the columns in a schema file of Spark 3.
+@dataclass(frozen=True)
+class StoredSchema:
+    """The columns of a store, or of one of its column families, as JSON of Spark's structs."""
+
+    family: str
+    key: str
+    value: str
+
+
+def read_schemas(content: bytes) -> tuple[StoredSchema, ...]:
+    """Return the columns in a schema file: of a store, or since version 3 of column families.
+
+    A column family has the numbers of its schemas, and an encoder of its keys, which follow from
+    the columns (``SchemaHelper.SchemaV3Reader``).
 
     Raises:
         ValueError: if the file has another format, or is cut off.
     """
     file = io.BytesIO(content)
     version = _read_text(file)
+    if version == "v3":
+        return tuple(_read_family(file) for _ in range(_read_number(file, 4)))
     if version not in ("v1", "v2"):
-        raise ValueError(f"it begins with {version[:40]!r} instead of v1 or v2")
-    key, value = (
-        "".join(_read_text(file) for _ in range(_read_number(file, 4) if version == "v2" else 1))
-        for _ in ("key", "value")
-    )
-    return Columns(_parse_fields(key), _parse_fields(value))
+        raise ValueError(f"it begins with {version[:40]!r} instead of v1, v2 or v3")
+    read = _read_text if version == "v1" else _read_pieces
+    return (StoredSchema("default", read(file), read(file)),)
+
+
+def _read_family(file: io.BytesIO) -> StoredSchema:
+    name = _read_text(file)
+    _read_number(file, 2)
+    key = _read_pieces(file)
+    _read_number(file, 2)
+    value = _read_pieces(file)
+    for _encoder in ("key", "user key"):
+        _read_pieces(file)
+    return StoredSchema(name, key, value)
+
+
+def _read_pieces(file: io.BytesIO) -> str:
+    return "".join(_read_text(file) for _ in range(_read_number(file, 4)))
+
+
+def parse_schema(content: bytes) -> Columns:
+    """Return the columns in a schema file of Spark 3.
+
+    Raises:
+        ValueError: if the file has another format, or is cut off.
+    """
+    schema, *others = read_schemas(content)
+    if others:
+        raise ValueError("it has several column families")
+    return Columns(_parse_fields(schema.key), _parse_fields(schema.value))
 
 
 def correct_dedupe_schema(content: bytes) -> bytes:

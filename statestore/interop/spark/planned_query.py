@@ -31,6 +31,7 @@ from statestore.interop.spark.columns import StoreColumns
 from statestore.interop.spark.import_state import refuse_unsupported
 from statestore.interop.spark.location import (
     FORMAT_VERSION,
+    NO_END,
     PROVIDER,
     CheckpointLocation,
     OffsetLogEntry,
@@ -52,7 +53,7 @@ from statestore.spark.compat import INSTALLED, refuse_connect
 from statestore.spark.error_cause import describe_cause
 from statestore.spark.session_settings import session_settings
 from statestore.storage import open_storage
-from statestore.streaming.planned import streaming_sources
+from statestore.streaming.planned import source_folders, streaming_sources
 
 _NO_FILES = json.dumps({"logOffset": -1})
 _FIRST_FILES = json.dumps({"logOffset": 0})
@@ -232,6 +233,12 @@ _OFFSET_LOG = "spark.sql.streaming.offsetLog.formatVersion"
 _COMMIT_CHECK = "spark.sql.streaming.stateStore.commitValidation.enabled"
 _FIRST_WITH_PACKAGE = (4, 1)
 
+_EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
+_OF_EMPTY_RELATIONS = tuple(
+    f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+    for rule in ("PropagateEmptyRelation", "ConvertToLocalRelation", "EliminateLimits")
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedQuery:
@@ -326,6 +333,45 @@ def plan_query(
     with _scratch_folder() as folder:
         positions = find_positions(query, folder, files_after)
         return _plan(query, output_mode, positions, folder)
+
+
+@contextmanager
+def planned_location(
+    query: DataFrame, output_mode: str, settings: Mapping[str, str], partitions: int
+) -> Iterator[CheckpointLocation]:
+    """Let Spark plan a query, and yield a temporary location with what it describes.
+
+    No source is asked for a position. The location has the query's operators, the columns of their
+    stores, and the plan of a micro-batch, as if the query ran with these settings. It has no
+    operator if the query has no state.
+
+    Args:
+        query: The streaming DataFrame.
+        output_mode: The output mode that the query will have.
+        settings: Settings of the session while Spark plans.
+        partitions: The number of shuffle partitions.
+
+    Yields:
+        The location, until the block ends.
+
+    Raises:
+        InvalidArgumentError: If the DataFrame is not streaming, or Spark does not accept it.
+    """
+    refuse_connect(query.sparkSession, "planning a query")
+    if not query.isStreaming:
+        raise InvalidArgumentError(
+            "the query must be a streaming DataFrame, made with spark.readStream"
+        )
+    unread = tuple(
+        SourcePosition(folder=folder, source="", begins=NO_END, planned=NO_END)
+        for folder in source_folders(query)
+    )
+    # These would remove operators, such as a limit, because the sources have no rows here.
+    excluded = (str(query.sparkSession.conf.get(_EXCLUDED_RULES) or ""), *_OF_EMPTY_RELATIONS)
+    settings = {**settings, _EXCLUDED_RULES: ",".join(filter(None, excluded))}
+    with _scratch_folder() as folder, session_settings(query.sparkSession, settings):
+        _plan_first_batch(query, output_mode, unread, folder, partitions)
+        yield CheckpointLocation(open_storage(str(folder)))
 
 
 def plan_again(planned: PlannedQuery) -> PlannedQuery:

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.spark.import_record import QUERY, QueryRecord
-from statestore.interop.spark.location import OffsetLogEntry
+from statestore.interop.spark.location import NO_END, OffsetLogEntry
 from statestore.interop.spark.query_settings import SOURCE_NAMES, SparkTarget
 from statestore.sources.offsets import SourceOffset, changed_offsets, starting_offsets_json
 from statestore.streaming.progress import (
@@ -28,8 +28,6 @@ from statestore.streaming.progress import (
     kafka_topics,
     same_ends,
 )
-
-_NO_POSITION = "-"
 
 
 def change_sources(record: QueryRecord, target: SparkTarget) -> QueryRecord:
@@ -221,7 +219,7 @@ def _change_offsets(
     entry = OffsetLogEntry.parse(content)
     ends = {renamed: end for name, end in entry.sources if (renamed := new.get(name)) is not None}
     if version == "v1":
-        ends |= dict.fromkeys(added, _NO_POSITION)
+        ends |= dict.fromkeys(added, NO_END)
         ends = {str(number): ends[str(number)] for number in range(len(ends))}
     if settings:
         entry = entry.with_conf({**entry.conf, **settings})
