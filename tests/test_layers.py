@@ -73,6 +73,7 @@ ROWS = (
 HOMES = {
     "pyspark": (
         "statestore.contract.rehearsed_query",
+        *("statestore.contract.spark_side", "statestore.contract.streaming_side"),
         "statestore.spark",
         "statestore.streaming",
         "statestore.interop.spark",
@@ -179,6 +180,8 @@ LAZY = {
         "statestore.cli.options",
         "statestore.interop.spark",
     ),  # ones that need Spark, or Flink's
+    ("statestore.cli.contracts", "statestore.contract"),
+    ("statestore.cli.contracts", "statestore.interop.flink"),
     ("statestore.cli.verbs.spark", "statestore.spark.session"),
     ("statestore.cli.verbs.flink", "statestore.interop.flink.options"),
     ("statestore.cli.verbs.flink", "statestore.interop.flink.exporting.repack"),

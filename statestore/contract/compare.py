@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from statestore.contract.flink_rules import compare_flink
 from statestore.contract.model import Finding, JobContract
+from statestore.contract.spark_rules import compare_spark
 from statestore.contract.store_rules import compare_store
 from statestore.errors import InvalidArgumentError
 
-_RULES = {"flink": compare_flink, "store": compare_store}
+_RULES = {"flink": compare_flink, "spark": compare_spark, "store": compare_store}
 
 
 def compare(old: JobContract, new: JobContract) -> tuple[Finding, ...]:

@@ -129,9 +129,10 @@ def _key(name: str) -> str:
 
 
 def _lines(value: Any, indent: int) -> str:
-    """Return a value of a table; a long list has an item on each line."""
+    """Return a value of a table; a long list, or one of tables, has an item on each line."""
     text = _value(value)
-    if isinstance(value, Mapping | str) or indent + len(text) <= _WIDTH:
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    if not is_list or (indent + len(text) <= _WIDTH and "{" not in text):
         return text
     return "\n".join(["[", *(f"  {_value(item)}," for item in value), "]"])
 

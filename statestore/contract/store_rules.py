@@ -9,7 +9,7 @@ value columns change as :mod:`statestore.format.schema` allows. A
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from statestore.contract.model import (
 )
 from statestore.errors import StateStoreError
 from statestore.format.schema import Field, Schema, changed_columns, same_type, type_text
+from statestore.format.state import TIME_TYPES
 
 _FIXED = {
     "key": ("key", "--key-column"),
@@ -83,7 +84,7 @@ def _compare_state(uid: str, old: StateContract, new: StateContract) -> Finding:
     def judged(verdict: Verdict, reason: str, remedy: str | None = None) -> Finding:
         return Finding(operator=uid, state=old.name, verdict=verdict, reason=reason, remedy=remedy)
 
-    if old.kind != new.kind:
+    if new.kind and old.kind != new.kind:
         return judged(
             Verdict.UNFIT,
             f"the kind was {old.kind} and is {new.kind}, and the kind of a state cannot change",
@@ -96,6 +97,8 @@ def _compare_state(uid: str, old: StateContract, new: StateContract) -> Finding:
             options = " ".join(f"{option} {word}" for word in words)
             remedy = f"statestore rekey --state {uid}/{old.name} {options}" if option else None
             return judged(Verdict.UNFIT, reason, remedy)
+    if "columns" not in new.form:
+        return judged(Verdict.SAME, "the job does not say the columns of its elements")
     stored, declared = _schema(old.form), _schema(new.form)
     dropped = [*new.form.get("dropped", ()), *_dropped_time(old.form, new.form)]
     if refusal := _missing_in_changes(old.form, new.form, dropped):
@@ -113,21 +116,34 @@ def _compare_state(uid: str, old: StateContract, new: StateContract) -> Finding:
         )
     except StateStoreError as error:
         return judged(Verdict.UNFIT, str(error))
+    before, ttl = old.form.get("ttl") or {}, new.form.get("ttl", old.form.get("ttl")) or {}
+    if ttl and type_text(columns.types.get(ttl["column"], "missing")) not in TIME_TYPES:
+        return judged(Verdict.UNFIT, f"the TTL needs a time in column {ttl['column']!r}")
     changes = list(_column_changes(stored, columns, new.form.get("renamed", {})))
+    if before.get("column") != ttl.get("column"):
+        changes.append(_ttl_change(before, ttl))
     if changes:
-        return judged(Verdict.CONVERTS, f"all rows are written again: {'; '.join(changes)}")
-    before = old.form.get("ttl")
-    ttl = new.form.get("ttl", before)
-    return judged(
-        Verdict.SAME, "" if ttl == before else f"the TTL was {_text(before)} and is {_text(ttl)}"
-    )
+        gone = [name for name in stored.names if _is_lost(name, columns, new.form, dropped)]
+        verdict = Verdict.LOST if gone else Verdict.CONVERTS
+        return judged(verdict, f"all rows are written again: {'; '.join(changes)}")
+    return judged(Verdict.SAME, "" if ttl == before else _ttl_change(before, ttl))
+
+
+def _is_lost(name: str, columns: Schema, new: Form, dropped: Collection[str]) -> bool:
+    """Return whether a stored column is gone although the job does not drop or rename it."""
+    return name not in {*columns.names, *dropped, *new.get("renamed", {})}
+
+
+def _ttl_change(before: Form, now: Form) -> str:
+    return f"the TTL was {_text(before)} and is {_text(now)}"
 
 
 def _dropped_time(old: Form, new: Form) -> list[str]:
     """Return the time column of a TTL that a query turns off, which the query drops itself."""
-    column = old.get("ttl", {}).get("column")
-    is_gone = column is not None and column not in new["columns"] and "ttl" in new
-    return [column] if is_gone and new.get("writes") == "changes" else []
+    column: str | None = (old.get("ttl") or {}).get("column")
+    if column is None or column in new["columns"] or "ttl" not in new:
+        return []
+    return [column] if new.get("writes") == "changes" else []
 
 
 def _missing_in_changes(old: Form, new: Form, dropped: list[str]) -> str | None:
@@ -152,7 +168,9 @@ def _missing_in_changes(old: Form, new: Form, dropped: list[str]) -> str | None:
 
 
 def _schema(form: Form) -> Schema:
-    return Schema(tuple(Field(name, data_type) for name, data_type in form["columns"].items()))
+    return Schema(
+        tuple(Field(name, data_type) for name, data_type in sorted(form["columns"].items()))
+    )
 
 
 def _column_changes(old: Schema, new: Schema, renamed: Mapping[str, str]) -> Iterator[str]:
@@ -175,7 +193,7 @@ def _text(value: Any) -> str:
         case None:
             return "none"
         case Mapping():
-            return ", ".join(f"{name} {item}" for name, item in value.items())
+            return ", ".join(f"{name} {item}" for name, item in sorted(value.items()))
         case list() | tuple():
             return f"({', '.join(map(str, value))})"
     return str(value)

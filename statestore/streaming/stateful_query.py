@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructType
 
 from statestore.durations import milliseconds_of
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
@@ -252,7 +253,7 @@ class StatefulQuery:
         location = open_storage(checkpoint_location, storage_options)
         refuse_truncated_id(location)
         configure_storage_access(events.sparkSession, location)
-        self._states(events)
+        self.declared_states(events.schema)
         ticks = self._strategy.has_timers
         if ticks:
             events = with_ticks(events)
@@ -332,7 +333,7 @@ class StatefulQuery:
             # A cached DataFrame has a known size: few rows then need no Python worker.
             events = keep(events)
             compute(events)
-        states = self._states(events)
+        states = self.declared_states(events.schema)
         self._refuse_left_out(restored, states)
         keys = self._keys(events, rows, batch, restored, states, progress)
         others = [] if restored is None else states_to_evolve(restored, self.operator, states)
@@ -401,11 +402,22 @@ class StatefulQuery:
             checkpoint.carry_rest()
         self._after(checkpoint.manifest)
 
-    def _states(self, events: DataFrame) -> dict[str, QueryState]:
-        """Return the query's states. Raises InvalidArgumentError for a reserved column name."""
+    def declared_states(self, events: StructType) -> dict[str, QueryState]:
+        """Return the states that the query keeps, with their keys.
+
+        Args:
+            events: The columns of the events. Only a query of a processor needs them.
+
+        Returns:
+            The states by name.
+
+        Raises:
+            InvalidArgumentError: for a reserved column name, and if the events lack a column of a
+                processor's key.
+        """
         states = {
             name: state.with_defaults({"key": self._key})
-            for name, state in self._strategy.states(events.schema).items()
+            for name, state in self._strategy.states(events).items()
         }
         for name, state in states.items():
             refuse_reserved(state.struct.names, f"state {name!r} of operator {self.operator!r}")

@@ -67,6 +67,7 @@ GROUPS: Mapping[str, tuple[int, tuple[str, ...]]] = {
 """For each group of tests, the number of its shards and what it needs."""
 
 _OF_FOLDER = {
+    "contract": "spark_checkpoints",
     "delta": "delta",
     "faults": "faults",
     "power": "faults",
