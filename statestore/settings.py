@@ -53,7 +53,9 @@ class Settings(SettingsTable, frozen=True, kw_only=True):
     """
 
     store: Annotated[str | None, Meta(title="path or URL")] = None
-    output: Annotated[Literal["text", "json"], Meta(title="text or json")] = "text"
+    output: Annotated[
+        Literal["text", "json", "markdown"], Meta(title="text, json, or markdown for check")
+    ] = "text"
     table_format: Annotated[Literal["delta", "parquet"] | None, Meta(title="delta or parquet")] = (
         None
     )

@@ -131,13 +131,16 @@ class Invocation:
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 
 
-def common_options() -> list[click.Parameter]:
-    """Return the common options of the command and of every verb."""
+def common_options(other_outputs: Sequence[str] = ()) -> list[click.Parameter]:
+    """Return the common options of the command and of every verb.
+
+    ``other_outputs`` are the outputs that only some verbs have.
+    """
     return [
         _option("--store", metavar="URL", help="The path or URL of the store. [STATESTORE_URI]"),
         _option(
             "--output",
-            type=click.Choice(_OUTPUTS),
+            type=click.Choice((*_OUTPUTS, *other_outputs)),
             help="Print text for people or json for programs. [STATESTORE_OUTPUT]",
         ),
         _option("--config", metavar="FILE", help="A settings file in TOML. [STATESTORE_CONFIG]"),
@@ -155,13 +158,15 @@ class Verb(click.Command):
         examples: Sequence[str] = (),
         modes: Mapping[str, Sequence[str]] | None = None,
         has_store: bool = True,
+        outputs: Sequence[str] = (),
         **attributes: Any,
     ) -> None:
         """Take click's arguments, the heading of the verb, two parts of the help, and the modes.
 
         ``modes`` has, for each option that selects a mode, the options and arguments that only this
         mode takes. Those under an empty name need the command without a mode. Without
-        ``has_store``, the verb refuses ``--store``, which it would not use.
+        ``has_store``, the verb refuses ``--store``, which it would not use. ``outputs`` are the
+        values of ``--output`` that only this verb has.
         """
         super().__init__(*args, **attributes)
         self.section, self.prints, self.examples = section, prints, tuple(examples)
@@ -170,7 +175,7 @@ class Verb(click.Command):
             if isinstance(option, click.Option) and option.multiple:
                 option.help = f"{option.help} Repeatable."
         self.params.extend(
-            option for option in common_options() if has_store or option.name != "store"
+            option for option in common_options(outputs) if has_store or option.name != "store"
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

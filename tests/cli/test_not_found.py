@@ -50,6 +50,7 @@ ON_A_STORE: dict[str, tuple[str, ...]] = {
 ELSEWHERE = {
     *("config", "demo", "flink plan", "flink repack", "flink show"),
     *("spark bootstrap", "spark repartition", "spark show"),  # need no store
+    *("check", "contract"),  # take any place with state
     *("bootstrap", "flink import", "spark import"),  # create the store
 }
 SAVED = {name for name, verb in COMMANDS.items() if not isinstance(verb, Root)} - ELSEWHERE

@@ -17,6 +17,7 @@ SEVERAL = {
     # What chooses it: the caller, stored bytes, or a comparison.
     "--parallelism": {"N", "N|auto|SIZE", "N|auto|SIZE|N,N,…"},
     "--state": {"OPERATOR/STATE", "OPERATOR[/STATE]"},  # only one state, or an operator's states
+    "--allow": {"lost=NAME", "[OLD=]URL"},  # a verdict, or a place
     "--to": {"DIR", "FILE"},  # the command's result, outside of a store
     "--where": {"COLUMN=VALUE", "SQL"},  # rows to change, by equality; rows to find
 }
@@ -52,7 +53,7 @@ def test_the_value_of_an_option_is_the_same_in_all_commands() -> None:
 
 
 def test_a_checkpoint_is_the_last_argument() -> None:
-    """Only a query has an option for it, because its argument may be missing."""
+    """Only a query and a check have an option for it, because an argument may be missing."""
     with_checkpoint = 0
     for command in every_command():
         names = [
@@ -64,13 +65,13 @@ def test_a_checkpoint_is_the_last_argument() -> None:
         assert is_version or len(names) < 2 or names in (["A", "[B]"], *TWO_PLACES), command.name
         assert len(places) < 2 or places in TWO_PLACES, command.name
         assert not {"KEY", "STORE", "[STORE]", "OPERATOR", "STATE"} & {*names}, command.name
-        assert ("--checkpoint" in options) == (command.name == "query")
+        assert ("--checkpoint" in options) == (command.name in ("query", "check"))
         with_checkpoint += last == "[CHECKPOINT]"
     assert with_checkpoint > 15
 
 
-TWO_PLACES = (["JOB", "NEW"], ["SAVEPOINT", "NEW"], ["LOCATION", "NEW"])
-"""A command reads the first place, and writes the second one."""
+TWO_PLACES = (["JOB", "NEW"], ["SAVEPOINT", "NEW"], ["LOCATION", "NEW"], ["[OLD]", "NEW"])
+"""A command reads the first place, and writes or checks the second one."""
 
 
 def test_the_page_for_users_of_other_systems_names_existing_commands_and_options() -> None:
