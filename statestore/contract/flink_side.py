@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from statestore.contract.flink_forms import type_form
@@ -25,7 +26,7 @@ from statestore.interop.flink.importing.import_record import (
     SavepointRecord,
 )
 from statestore.interop.flink.importing.stored_import import NOT_ASKED_FOR
-from statestore.interop.flink.metadata.handles import IncrementalHandle, OperatorHandles
+from statestore.interop.flink.metadata.handles import MODES, IncrementalHandle, OperatorHandles
 from statestore.interop.flink.metadata.versions import find_flink_major
 from statestore.interop.flink.options import ACCESS, SavepointAccess
 from statestore.interop.flink.read.canonical import StateInfo
@@ -36,6 +37,7 @@ from statestore.interop.flink.read.savepoint import (
     describe_operator_state,
     open_savepoint,
 )
+from statestore.interop.flink.read.show_savepoint import ShownSavepoint, show_savepoint
 from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.internal_types import TimerType
 from statestore.interop.flink_plans.plan_file import UID_FORMAT, FlinkPlan, read_flink_plan
@@ -47,13 +49,15 @@ _ENGINE = "flink"
 _KIND_OPTION = "KEYED_STATE_TYPE"
 _VALUE, _NAMESPACE, _KEY = "VALUE_SERIALIZER", "NAMESPACE_SERIALIZER", "KEY_SERIALIZER"
 _VERSION_BYTES = 8
+_MOST_BYTES = 1 << 26
 _FOLDERS = re.compile(r"\S+/")
 
 
 def contract_of_savepoint(place: str, *, access: SavepointAccess = ACCESS) -> JobContract:
     """Return the contract of the job that wrote a savepoint or checkpoint.
 
-    Only ``_metadata`` and the headers of its files are read. A savepoint of a new version of the
+    Only ``_metadata`` and the headers of its files are read, and all of a savepoint with up to 64
+    MiB of keyed state, whose states get their rows and bytes. A savepoint of a new version of the
     job, taken before the first record, describes that version.
 
     Args:
@@ -71,7 +75,10 @@ def contract_of_savepoint(place: str, *, access: SavepointAccess = ACCESS) -> Jo
         operator.places.refuse_outside_files(operator.metadata)
         if operator.is_damaged:
             operator.refuse_problem()
-    contracts = map(_operator, savepoint.metadata.operators, savepoint.operators)
+    contracts = [*map(_operator, savepoint.metadata.operators, savepoint.operators)]
+    if sum(operator.size_bytes for operator in savepoint.operators) <= _MOST_BYTES:
+        figures = _figures(show_savepoint(place, access=access))
+        contracts = [_with_figures(contract, figures) for contract in contracts]
     backends = set(filter(None, map(_backend, savepoint.operators)))
     return _job(
         savepoint.metadata.version,
@@ -233,6 +240,33 @@ def _backend(operator: FlinkOperator) -> str | None:
     return None
 
 
+def _figures(shown: ShownSavepoint) -> dict[tuple[str, str, bool], tuple[int, int]]:
+    """Return the rows and bytes of each state, by operator, name, and whether it is keyed."""
+    figures = {}
+    for operator in shown.operators:
+        for keyed in operator.keyed:
+            if keyed.entries is not None and keyed.size_bytes is not None:
+                rows = sum(keyed.entries.values())
+                figures[operator.operator_id, keyed.state, True] = rows, keyed.size_bytes
+        for state in operator.operator:
+            counts = state.elements.values()
+            copies = len(counts) if state.mode == "broadcast" else 1
+            rows = sum(counts) // copies
+            figures[operator.operator_id, state.state, False] = rows, state.size_bytes // copies
+    return figures
+
+
+def _with_figures(
+    operator: OperatorContract, figures: Mapping[tuple[str, str, bool], tuple[int, int]]
+) -> OperatorContract:
+    states = []
+    for state in operator.states:
+        is_keyed = state.kind not in MODES
+        rows, size = figures.get((operator.id, state.name, is_keyed), (None, None))
+        states.append(replace(state, rows=rows, bytes=size))
+    return replace(operator, states=tuple(states))
+
+
 def _keyed_state(info: StateInfo, key: FlinkType) -> StateContract:
     value = info.serializers[_VALUE].flink_type
     if isinstance(value, TimerType):
@@ -258,9 +292,7 @@ def _imported_state(state: ImportedState) -> StateContract:
         contract = _operator_state(
             state.name, state.sort, value, None if key is None else key.flink_type
         )
-    return StateContract(
-        name=contract.name, kind=contract.kind, form=contract.form, rows=state.rows
-    )
+    return replace(contract, rows=state.rows)
 
 
 def _coordinator(data: bytes | None) -> Iterator[StateContract]:

@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from statestore.contract.flink_side import contract_of_savepoint
+from statestore.contract.flink_side import contract_of_plan, contract_of_savepoint
 from statestore.contract.lock import lock_text
 from tests.contract.evolved_jobs import BACKENDS, Pair, RealFlink
 from tests.contract.flink_pairs import PAIRS
+from tests.contract.sql_pairs import SQL_PAIRS, run_sql_pairs
 from tests.servers.flink import VERSIONS, Flink, flink_with_avro
 from tests.servers.flink_server import flink_server
 
-__all__ = ["FILE", "Answer", "ask", "read_answers", "real_flink"]
+__all__ = ["FILE", "Answer", "ask", "ask_sql", "read_answers", "real_flink"]
 
 FILE = Path(__file__).parents[1] / "golden" / "flink" / "evolved.json.xz"
 
@@ -66,6 +67,18 @@ def ask(real: RealFlink, pair: Pair) -> Answer:
     )
 
 
+def ask_sql(folder: Path) -> dict[str, Answer]:
+    """Return what Flink does with all pairs of statements."""
+    return {
+        name: Answer(
+            lock_text(contract_of_savepoint(str(old))),
+            lock_text(contract_of_plan(str(plan))),
+            {BACKENDS[0]: _first_word(answer)},
+        )
+        for name, (old, plan, answer) in run_sql_pairs(Flink(VERSIONS[0]), folder).items()
+    }
+
+
 def read_answers() -> dict[str, Answer]:
     """Return the recorded answers by the names of the pairs."""
     found = json.loads(lzma.decompress(FILE.read_bytes()))
@@ -94,8 +107,10 @@ def main() -> int:
     """Ask Flink about all pairs, and write the answers; return an exit code."""
     with TemporaryDirectory() as name, real_flink(Path(name)) as real:
         answers = {pair.name: ask(real, pair) for pair in PAIRS}
+    with TemporaryDirectory() as name:
+        answers |= ask_sql(Path(name))
     _write_answers(answers)
-    print(f"{len(answers)} pairs: {FILE}")
+    print(f"{len(answers)} pairs, of which {len(SQL_PAIRS)} of SQL: {FILE}")
     return 0
 
 

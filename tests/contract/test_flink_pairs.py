@@ -9,6 +9,7 @@ from statestore.contract.lock import parse_lock
 from statestore.contract.model import Finding, Verdict
 from tests.contract.flink_answers import Answer, read_answers
 from tests.contract.flink_pairs import PAIRS
+from tests.contract.sql_pairs import SQL_PAIRS
 
 ORDER = (
     *(Verdict.SAME, Verdict.EMPTY, Verdict.CONVERTS),
@@ -17,6 +18,7 @@ ORDER = (
 FITS = ORDER[:3]
 MOST_UNKNOWN = 0.05
 EXPECTED = {pair.name: pair.verdict for pair in PAIRS}
+EXPECTED |= {pair.name: pair.verdict for pair in SQL_PAIRS}
 
 
 def judged(answer: Answer) -> tuple[Finding, ...]:
@@ -35,7 +37,7 @@ def answers() -> dict[str, Answer]:
 
 def test_each_pair_has_an_answer(answers: dict[str, Answer]) -> None:
     assert [*answers] == sorted(EXPECTED)
-    assert len(EXPECTED) == len(PAIRS) >= 60
+    assert len(EXPECTED) == len(PAIRS) + len(SQL_PAIRS) >= 60
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -69,4 +71,5 @@ def test_reasons_name_field_type_and_serializer(answers: dict[str, Answer]) -> N
     assert "the new class has no field 'name'" in reason_of(answers, "pojo field renamed")
     assert "PojoSerializer became KryoSerializer" in reason_of(answers, "pojo to kryo")
     assert "lacks the constants GREEN" in reason_of(answers, "enum constant removed")
+    assert "column 0 was INT and is BIGINT" in reason_of(answers, "aggregated column widened")
     assert "give it the uid 'op'" in reason_of(answers, "uid changed")

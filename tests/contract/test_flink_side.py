@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +68,24 @@ def test_all_kinds_of_states_are_described(tmp_path: Path) -> None:
     assert person.form["value"]["class"] == "golden.Shapes$Person"
     assert {"name": "age", "type": "Integer"} in person.form["value"]["fields"]
     assert "300" in contract.settings[f"max parallelism of {operators['by_long'].id}"]
+
+
+def test_a_small_savepoint_has_the_figures_of_its_states(tmp_path: Path) -> None:
+    golden = Golden("2.3_heap_canonical")
+    operators = by_uid(contract_of_savepoint(str(golden.unpack(tmp_path))))
+    found = Counter(
+        (row["operator"], row.get("state"))
+        for row in golden.rows()
+        if row.get("namespace", 0) is None
+    )
+    for uid in ("kinds", "by_long", "by_tuple"):
+        for state in operators[uid].states:
+            if state.kind in ("value", "list", "reducing", "aggregating"):
+                assert state.rows == found[uid, state.name], state.name
+                assert state.bytes
+    parts = {state.name: state for state in operators["parts"].states}
+    (rules,) = (row for row in golden.rows() if row.get("state") == "rules" and not row["subtask"])
+    assert parts["rules"].rows == len(rules["values"])
 
 
 def test_backends_write_the_same_contract(tmp_path: Path) -> None:
