@@ -50,6 +50,7 @@ _KIND_OPTION = "KEYED_STATE_TYPE"
 _VALUE, _NAMESPACE, _KEY = "VALUE_SERIALIZER", "NAMESPACE_SERIALIZER", "KEY_SERIALIZER"
 _VERSION_BYTES = 8
 _MOST_BYTES = 1 << 26
+_CHECKPOINT = re.compile(r"(.+)/chk-\d+/?(?:_metadata)?")
 _FOLDERS = re.compile(r"\S+/")
 
 
@@ -58,7 +59,8 @@ def contract_of_savepoint(place: str, *, access: SavepointAccess = ACCESS) -> Jo
 
     Only ``_metadata`` and the headers of its files are read, and all of a savepoint with up to 64
     MiB of keyed state, whose states get their rows and bytes. A savepoint of a new version of the
-    job, taken before the first record, describes that version.
+    job, taken before the first record, describes that version. A checkpoint may reference files in
+    the folder of its job, which has the files of several checkpoints.
 
     Args:
         place: Its folder or its ``_metadata`` file, as a path or URL.
@@ -70,6 +72,9 @@ def contract_of_savepoint(place: str, *, access: SavepointAccess = ACCESS) -> Jo
         DamagedFileError or MissingFileError: If a file is damaged or missing.
         FormatVersionError: If its version is not supported.
     """
+    checkpoint = _CHECKPOINT.fullmatch(place)
+    if checkpoint is not None:
+        access = replace(access, allow=(*access.allow, checkpoint[1]))
     savepoint = open_savepoint(place, access=access, drop=[*Refused])
     for operator in savepoint.operators:
         operator.places.refuse_outside_files(operator.metadata)

@@ -20,8 +20,14 @@ from statestore.contract.lock import lock_text, parse_lock
 from statestore.contract.model import JobContract, OperatorContract, Verdict
 from statestore.errors import DamagedFileError, InvalidArgumentError, MissingFileError
 from statestore.interop.flink import SavepointRecord, import_savepoint
-from statestore.interop.flink.metadata.handles import OperatorHandles
+from statestore.interop.flink.metadata.handles import (
+    FileHandle,
+    OperatorHandles,
+    SavepointMetadata,
+)
+from statestore.interop.flink.metadata.metadata_file import metadata_v3, read_metadata
 from statestore.interop.flink.options import SavepointAccess
+from statestore.interop.flink.types.base import replace_parts
 from statestore.store import StateStore
 from tests.interop.flink.goldens import FOLDER, Golden
 from tests.interop.flink.importing.test_refusals import made_asynchronous, written
@@ -151,6 +157,24 @@ def test_a_damaged_operator_is_an_error(tmp_path: Path) -> None:
 def test_a_folder_without_metadata_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="it has no file '_metadata'"):
         contract_of_savepoint(str(tmp_path))
+
+
+def test_a_checkpoint_may_use_the_files_of_its_job(tmp_path: Path) -> None:
+    golden = Golden("2.3_rocksdb_incremental")
+    place = golden.unpack(tmp_path)
+    metadata = read_metadata((place / "_metadata").read_bytes(), "m")
+    before = str(golden.about["written_at"])
+
+    def moved(part: object) -> object:
+        if isinstance(part, FileHandle):
+            return replace(part, path=part.path.replace(before, str(tmp_path)))
+        return None
+
+    operators = replace_parts(metadata.operators, moved)
+    (place / "_metadata").write_bytes(metadata_v3(SavepointMetadata(3, 1, operators)))
+    assert place.name.startswith("chk-")
+    for each in (place, place / "_metadata"):
+        assert contract_of_savepoint(str(each)).settings[BACKEND] == "rocksdb"
 
 
 def test_files_elsewhere_must_be_allowed(tmp_path: Path) -> None:

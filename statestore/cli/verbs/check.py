@@ -78,8 +78,8 @@ class CheckedLock:
         "Spark checkpoint location, or a Flink savepoint. NEW is job.py:build, which returns a "
         "streaming DataFrame or a StatefulQuery (with its events); a StatefulProcessor; a function "
         "of 'checkpoint' that calls declare_keyed; a compiled plan of Flink SQL; or a savepoint of "
-        "the new version. The exit status is 0 only if nothing is lost and everything fits. No row "
-        "is read."
+        "the new version. The exit status is 0 only if nothing is lost and everything fits. Only "
+        "of a Flink savepoint with up to 64 MiB are rows read, to count them."
     ),
     examples=(
         "statestore check ./checkpoints/orders job.py:build --output-mode update",
