@@ -80,17 +80,19 @@ def read_state(
     and three times as much of the base are in memory. More than 32 layers share the memory of 32.
     Single rows may be larger.
 
-    ``wanted`` limits the columns and row groups that are read. Reads of the same state, all without
-    ``wanted``, may share a ``cache``. Raises MissingFileError or DamagedFileError with the names of
-    file, state and operator.
+    ``wanted`` limits the columns and row groups that are read; the rows may lack other columns,
+    except ``key_group``. Reads of the same state, all without ``wanted``, may share a ``cache``.
+    Raises MissingFileError or DamagedFileError with the names of file, state and operator.
     """
     base = partial(read_slices, storage, verify=verify)
-    layer = base
+    layer, columns = base, None
     if wanted is not None:
+        # A key may have to be hashed again for the key groups that are kept.
+        columns = wanted.returned(entry.state) if reads.kept is None else None
         entry, reads = wanted.select(entry, reads)
         base = partial(base, row_groups=wanted.row_groups)
         layer = partial(layer, row_groups=_every_row_group)
-    for batch in _all_rows(base, layer, entry, reads, run_bytes, cache):
+    for batch in _all_rows(base, layer, entry, reads, run_bytes, cache, columns):
         yield rows_in_kept_groups(drop_expired(batch, entry.state, now_ms), entry.state, reads.kept)
 
 
@@ -123,6 +125,10 @@ class Wanted:
         The identity columns and the TTL's column are kept too.
         """
         return _with_columns(entry, reads, self.columns)
+
+    def returned(self, state: KeyedState) -> Collection[str]:
+        """Return the columns that are needed after the merge: without the identity columns."""
+        return {*self.columns, *([state.ttl.column] if state.ttl else [])}
 
 
 def identities_of(entry: KeyedEntry, reads: ReadSlices) -> tuple[KeyedEntry, ReadSlices]:
@@ -166,6 +172,7 @@ def _all_rows(
     reads: ReadSlices,
     run_bytes: int,
     cache: LayerCache | None,
+    columns: Collection[str] | None,
 ) -> Iterator[pa.RecordBatch]:
     base = read_base(entry, reads.base)
     if not reads.layers:
@@ -178,7 +185,7 @@ def _all_rows(
         layers = _layer_streams(read_layer, reads.layers, entry.state, layer_bytes, cache)
         # A second thread decodes the layers and aligns them with the base.
         with _read_ahead(align_streams([*layers, tables], entry.state.identity)) as pieces:
-            for rows in _merge_pieces(pieces, len(layers), entry.state):
+            for rows in _merge_pieces(pieces, len(layers), entry.state, columns):
                 yield from rows.to_batches()
 
 
@@ -333,14 +340,21 @@ def _merge_layers(layers: Sequence[Iterator[pa.Table]], state: KeyedState) -> It
 
 
 def _merge_pieces(
-    pieces: Iterable[AlignedPiece], layers: int, state: KeyedState
+    pieces: Iterable[AlignedPiece],
+    layers: int,
+    state: KeyedState,
+    columns: Collection[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield a state's rows from pieces of its layers, oldest first, and then of its base."""
+    """Yield a state's rows from pieces of its layers, oldest first, and then of its base.
+
+    Only ``columns`` and ``key_group`` are gathered; all columns without ``columns``.
+    """
     empty = restored_schema(state.schema).empty_table()
     opened = [_OpenDeletes(state) for _ in range(layers)]
     for piece in pieces:
         rows = piece.rows[-1]
-        yield _apply_changes(empty if rows is None else rows, _changes_of(piece, opened), state)
+        rows = empty if rows is None else rows
+        yield _apply_changes(rows, _changes_of(piece, opened), state, columns)
 
 
 def _changes_of(piece: AlignedPiece, opened: Sequence[_OpenDeletes]) -> list[_Changes]:
@@ -443,10 +457,16 @@ def _distinct_widths(widths: Widths) -> list[int]:
     return distinct
 
 
-def _apply_changes(rows: pa.Table, parts: Sequence[_Changes], state: KeyedState) -> pa.Table:
+def _apply_changes(
+    rows: pa.Table,
+    parts: Sequence[_Changes],
+    state: KeyedState,
+    columns: Collection[str] | None = None,
+) -> pa.Table:
     """Return a piece's rows with the changes of some layers applied, in order of identity.
 
-    The layers are given oldest first.
+    The layers are given oldest first. If there are changes and ``columns``, the rows have only
+    these columns and ``key_group``.
     """
     if not parts:
         return rows
@@ -457,35 +477,42 @@ def _apply_changes(rows: pa.Table, parts: Sequence[_Changes], state: KeyedState)
     behind = rows.num_rows
     places, stays = np.arange(behind), np.ones(behind, np.bool_)
     for width in prefixes:
-        stays[_matches(rows, changes, np.flatnonzero(widths == width), state, width)[0]] = False
+        stays[_matches([rows], changes, np.flatnonzero(widths == width), state, width)[0]] = False
     whole = np.flatnonzero(widths == every)
-    # A row is looked up in all changes: the first that equals it is the newest one.
-    gone, newest = _matches(rows, changes, whole, state, every)
+    # Rows are looked up in all changes: the first that equals a row is the newest one. Changes of
+    # several layers are looked up with them, because a lookup costs more than some more rows.
+    looked_up = [rows, changes] if len(parts) > 1 else [rows]
+    found, firsts = _matches(looked_up, changes, whole, state, every)
+    of_rows = int(np.searchsorted(found, behind))
+    gone, newest = found[:of_rows], firsts[:of_rows]
     in_place = left[newest]
     places[gone[in_place]] = behind + newest[in_place]
     stays[gone] = in_place
     left[newest] = False
+    left[found[of_rows:][found[of_rows:] - behind != firsts[of_rows:]] - behind] = False
     new = np.flatnonzero(left)
-    if len(new) and len(parts) > 1:
-        _, newest = _matches(_take_at(changes, new), changes, whole, state, every)
-        new = new[newest == new]
     if len(new):
         new, before = _new_places(rows, changes, new, state)
         places, stays = np.insert(places, before, behind + new), np.insert(stays, before, True)
+    if columns is not None:
+        rows = rows.select(
+            [name for name in rows.schema.names if name in columns or name == KEY_GROUP]
+        )
     both = pa.concat_tables([rows, changes.select(rows.schema.names).cast(rows.schema)])
     return take_rows(both, places[stays])
 
 
 def _matches(
-    rows: pa.Table, changes: pa.Table, chosen: Places, state: KeyedState, width: int
+    tables: Sequence[pa.Table], changes: pa.Table, chosen: Places, state: KeyedState, width: int
 ) -> tuple[Places, Places]:
     """Return the positions of rows whose first ``width`` identity columns a chosen change has.
 
-    Also return the position of the first such change of each.
+    Also return the position of the first such change of each. The tables follow one another.
     """
     names = list(state.identity[:width])
     positions, places = matching_positions(
-        rows.select(names), _take_at(changes.select(names), chosen)
+        pa.concat_tables([rows.select(names) for rows in tables]),
+        _take_at(changes.select(names), chosen),
     )
     return positions, chosen[places]
 

@@ -20,7 +20,7 @@ from statestore.format.schema import Field, Schema
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState, StateKind
 from statestore.keys.groups import KeyGroupRange
-from statestore.layers.merge import _read_ahead, merged_rows, read_state
+from statestore.layers.merge import Wanted, _read_ahead, merged_rows, read_state
 from statestore.parquet.writer import ParquetOptions
 from statestore.rows import equality
 from statestore.rows import key_group_runs as runs
@@ -93,6 +93,34 @@ def test_the_newest_change_wins(
     assert rows.num_rows == len(state)
     in_order = runs.sort_groups(rows, store.checkpoint().manifest.keyed[0].state)
     assert rows.combine_chunks().equals(in_order.combine_chunks())
+
+
+def test_the_newest_of_several_layers_counts_for_rows_that_the_base_lacks(tmp_path: Path) -> None:
+    """Of changes of one key in several layers, only the newest one is returned."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet", compaction=None)
+    with store.snapshot(parallelism=2) as checkpoint:
+        rows = [{"k": f"k{i}", "v": 0} for i in range(20)]
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=GROUPS, layout="ranged")
+    for number, (new, gone) in enumerate(
+        [(["a", "b", "c", "k1"], []), (["b", "k2"], ["a", "k1"]), (["a", "k1"], ["c", "k2", "k3"])]
+    ):
+        changes = Changes([{"k": k, "v": number} for k in new], [{"k": k} for k in gone])
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.write_changes("u", "s", changes, key="k")
+    rows = pa.Table.from_batches(merged(store)).to_pylist()
+    assert sorted((row["k"], row["v"]) for row in rows) == sorted(
+        [("a", 2), ("b", 1), ("k1", 2), ("k0", 0), *((f"k{i}", 0) for i in range(4, 20))]
+    )
+
+
+def test_only_the_wanted_columns_are_gathered(tmp_path: Path) -> None:
+    store, state = store_of(tmp_path / "store")
+    (entry,) = store.checkpoint().manifest.keyed
+    wanted = Wanted(["v"], lambda _, handle: range(handle.row_groups))
+    read = read_state(LocalStorage(store.url), entry, reads_of(entry, EVERYTHING), wanted=wanted)
+    rows = pa.Table.from_batches([*read])
+    assert rows.column_names == ["key_group", "v"]
+    assert sorted(rows["v"].to_pylist()) == sorted(state.values())
 
 
 @pytest.mark.slow
