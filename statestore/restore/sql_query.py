@@ -143,39 +143,66 @@ def query(
         MissingFileError, DamagedFileError or StorageError: A file cannot be read. Also raised while
             the answer is read.
     """
-    if time_limit_s is not None and not time_limit_s > 0:
-        raise InvalidArgumentError(
-            f"a time limit must be more than 0 seconds, not {time_limit_s!r:.80}"
-        )
-    watch = QueryWatch(time_limit_s, cancelled)
+    limits = _limits(time_limit_s, memory_limit, cancelled)
     library = duckdb()
     # Arrow's datasets import pandas, which is not needed otherwise.
     dataset = importlib.import_module("statestore.restore.dataset")
     rows = dataset.StateRows(checkpoint.storage, clock_ms(now_ms), verify)
     running = _Query(library, dataset.dataset_of, rows, views_of(checkpoint.manifest))
-    limit_bytes = None if memory_limit is None else bytes_of(memory_limit)
-    batches = running.batches(sql, watch, limit_bytes)
+    batches = running.batches(sql, *limits)
     _OPEN.add(batches)
     schema = next(batches)
     return RowStream(pa.RecordBatchReader.from_batches(schema, batches))
 
 
-def check_predicate(checkpoint: Checkpoint, entry: Entry, predicate: str) -> None:
+def _limits(
+    time_limit_s: float | None = None,
+    memory_limit: int | str | None = None,
+    cancelled: threading.Event | None = None,
+) -> tuple[QueryWatch, int | None]:
+    """Return the watch of a query, which begins now, and its memory limit in bytes."""
+    if time_limit_s is not None and not time_limit_s > 0:
+        raise InvalidArgumentError(
+            f"a time limit must be more than 0 seconds, not {time_limit_s!r:.80}"
+        )
+    limit_bytes = None if memory_limit is None else bytes_of(memory_limit)
+    return QueryWatch(time_limit_s, cancelled), limit_bytes
+
+
+def check_predicate(checkpoint: Checkpoint, entry: Entry, predicate: str, **options: Any) -> None:
     """Refuse a text that is not a predicate over the columns of a state. No file is read.
+
+    ``options`` are those of :func:`query`.
 
     Raises:
         MissingDependencyError: DuckDB is not installed.
-        InvalidArgumentError: DuckDB cannot evaluate it for a row, or it is not BOOLEAN. A note
-            quotes the place.
+        InvalidArgumentError: DuckDB cannot evaluate it for a row, or it is not BOOLEAN. Notes
+            quote the place, and name the columns. Also raised for an invalid option.
     """
-    views = views_of(checkpoint.manifest)
+    limits = _limits(**options)
     library = duckdb()
+    try:
+        library.SQLExpression(predicate)
+    except library.Error as error:
+        raise InvalidArgumentError(
+            f"the predicate {predicate!r:.200} is not an SQL expression, such as amount < 0: "
+            f"{error_text(error)}"
+        ) from error
+    views = views_of(checkpoint.manifest)
+    view = _view_of(views, entry)
     rows = importlib.import_module("statestore.restore.dataset").StateRows(checkpoint.storage)
     running = _Query(library, lambda rows, state, columns: columns.empty_table(), rows, views)
-    condition = f"({predicate}\n)"
-    sql = f"SELECT {condition} AS holds FROM {_view_of(views, entry).sql} WHERE {condition}"
-    with closing(running.batches(sql, QueryWatch(None, None), None)) as batches:
-        [field] = next(batches)
+    # The predicate is in the first line, because errors quote its place.
+    sql = f'SELECT ({predicate}\n) AS "the predicate" FROM {view.sql} WHERE "the predicate"'
+    try:
+        with closing(running.batches(sql, *limits)) as batches:
+            [field] = next(batches)
+    except InvalidArgumentError as error:
+        error.add_note(
+            f"In checkpoint {checkpoint.checkpoint_id} the columns of {entry.state} are "
+            f"{view.columns_text}."
+        )
+        raise
     if not pa.types.is_boolean(field.type):
         raise InvalidArgumentError(
             f"the predicate {predicate!r:.200} is of the Arrow type {field.type} instead of bool; "

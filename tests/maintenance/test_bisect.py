@@ -282,9 +282,13 @@ def test_a_missing_file_of_a_kept_checkpoint_is_an_error(tmp_path: Path) -> None
     ("where", "message", "place"),
     [
         ("vv < 0", 'Referenced column "vv" not found', "vv < 0"),
-        ("v <", "syntax error", "v <"),
-        ("sum(v) > 3", "cannot contain aggregates", "sum"),
-        ("v < 0; SELECT 1", "syntax error", ";"),
+        ("k = 'a'\n AND vv < 0", 'Referenced column "vv" not found', "LINE 2:  AND vv < 0"),
+        ("v <", 'syntax error at or near "<"', None),
+        ("", "is not an SQL expression, such as", None),
+        ("v < 0) OR (v > 3", "syntax error at or near", None),
+        ("sum(v) > 3", "cannot contain aggregates", None),
+        ("random() < 0.5", "side effects", None),
+        ("v < 0; SELECT 1", "holds more than one statement", None),
         ("v", "type int64 instead of bool", None),
         ("k || 'x'", "type string instead of bool", None),
         ("NULL", "type null instead of bool", None),
@@ -299,6 +303,7 @@ def test_a_wrong_predicate_is_refused_before_anything_is_read(
         StateStore.open(storage).inspect.bisect(where, "u", "s")
     notes = "\n".join(getattr(caught.value, "__notes__", ()))
     assert place is None or (place in notes and "^" in notes)
+    assert place is None or "the columns of state 's' of operator 'u' are key_group" in notes
     assert not [name for name in storage.opened if name.endswith(".parquet")]
 
 
