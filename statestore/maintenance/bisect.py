@@ -16,6 +16,8 @@ from itertools import pairwise
 from threading import Event
 from typing import Any, ClassVar
 
+import pyarrow as pa
+
 from statestore.catalog.catalog import Catalog, Checkpoint, CheckpointRef
 from statestore.durations import Duration, milliseconds_of
 from statestore.errors import (
@@ -38,6 +40,9 @@ from statestore.parquet.operator_elements import elements_of
 from statestore.restore.duck import quote_identifier
 from statestore.restore.lookup import WantedKeys, rows_of_keys
 from statestore.restore.sql_query import any_row, check_predicate, matching_rows
+from statestore.rows.equality import matching_positions
+from statestore.rows.fit_columns import fit_table
+from statestore.rows.key_group_runs import take_rows
 from statestore.rows.python_values import rows_to_dicts
 from statestore.sources.offsets import source_offsets
 from statestore.storage import Storage
@@ -106,8 +111,8 @@ class Bisection:
       one before it in which it does not hold, None if ``first`` is the oldest with a known answer.
     * ``between`` are kept checkpoints between the two whose answer is unknown. ``gaps`` is the
       number of ids between the two that are not kept. The change can be in any of them.
-    * ``changes`` are the differences of the state between the two. Its examples begin with the
-      keys for which the predicate holds.
+    * ``changes`` are the differences of the state between the two: ``a`` is ``before``, and ``b``
+      is ``first``. Its examples begin with the rows for which the predicate holds.
     * ``replay`` are the source's records between the two, by partition. ``no_replay`` is the
       reason if they are unknown.
     * ``transitions`` are the probes whose answer differs from the last known one, if every
@@ -207,8 +212,8 @@ def bisect(
         The checkpoint, its writer, the changes since the one before it, and the offsets to replay.
 
     Raises:
-        InvalidArgumentError: for an invalid predicate, before anything is read. A note quotes the
-            place.
+        InvalidArgumentError: for a predicate that is invalid for the newest form of the state,
+            before anything is read. Notes quote the place, and name the columns.
         CheckpointNotFoundError or StateNotFoundError: if there is none, or they do not exist.
         QueryStoppedError: if a look exceeds a limit or is cancelled.
         CorruptionError: for a damaged file of a kept checkpoint.
@@ -223,15 +228,17 @@ def bisect(
         "cancelled": cancelled,
     }
     looks = _Looks(catalog, operator, state, where, options)
-    looks.check(*_newest_form(looks, reversed(ids)))
-    total = len(ids) if every else len(ids).bit_length() + 1
+    newest, entry = _newest_form(looks, reversed(ids))
+    looks.check(newest, entry)
+    count = len(ids) if every else ids.index(newest.checkpoint_id) + 1
+    total = count if every else count.bit_length() + 1
 
     def holds(place: int) -> bool | None:
         answer = looks.at(ids[place])
         progress(min(len(looks.probes), total), total)
         return answer
 
-    low, high = _first_of_all(len(ids), holds) if every else halve(len(ids), holds)
+    low, high = _first_of_all(count, holds) if every else halve(count, holds)
     progress(total, total)
     probes = tuple(looks.probes[number] for number in sorted(looks.probes))
     found = Bisection(
@@ -243,7 +250,7 @@ def bisect(
         is_exhaustive=every,
         probes=probes,
     )
-    if high == len(ids):
+    if high == count:
         return found
     first = looks.checkpoint(ids[high])
     found = replace(found, first=FoundCheckpoint.of(first.manifest, operator, state))
@@ -311,13 +318,13 @@ class _Looks:
     def _look(self, number: int) -> tuple[bool | None, str | None]:
         found, entry = self.checkpoint(number), self.entry(number)
         if entry is not None:
+            taken = found.manifest.created_at_ms
             try:
                 self.check(found, entry)
+                if any_row(found, entry, self.where, now_ms=taken, **self.options):
+                    return True, None
             except InvalidArgumentError as error:
                 return None, str(error)
-            taken = found.manifest.created_at_ms
-            if any_row(found, entry, self.where, now_ms=taken, **self.options):
-                return True, None
         lacking = left_out_of(found.manifest.left_out, self.operator, self.state)
         if lacking:
             return None, f"rows of the state are left out: {lacking[0]}"
@@ -326,18 +333,16 @@ class _Looks:
     def check(self, found: Checkpoint, entry: Entry) -> None:
         """Refuse a predicate that does not fit the columns of the state, once for each schema."""
         if entry.state.schema != self._fitting:
-            check_predicate(found, entry, self.where)
+            check_predicate(found, entry, self.where, **self.options)
             self._fitting = entry.state.schema
 
-    def keys(self, number: int, limit: int) -> WantedKeys | None:
-        """Return keys of a keyed state for which the predicate holds."""
-        found, entry = self.checkpoint(number), self.entry(number)
-        if not isinstance(entry, KeyedEntry) or not limit:
-            return None
-        names = [*map(quote_identifier, entry.state.key)]
+    def identities(self, number: int, entry: KeyedEntry, limit: int) -> pa.Table:
+        """Return the identity columns of rows of a keyed state for which the predicate holds."""
+        found = self.checkpoint(number)
+        names = [*map(quote_identifier, entry.state.identity)]
         taken = found.manifest.created_at_ms
         rows = matching_rows(found, entry, self.where, names, limit, now_ms=taken, **self.options)
-        return WantedKeys.of(rows, entry.state)
+        return fit_table(rows, entry.state.schema.select(entry.state.identity))
 
 
 def _newest_form(looks: _Looks, numbers: Iterable[int]) -> tuple[Checkpoint, Entry]:
@@ -349,6 +354,7 @@ def _newest_form(looks: _Looks, numbers: Iterable[int]) -> tuple[Checkpoint, Ent
             continue
         if entry is not None:
             return looks.checkpoint(number), entry
+        looks.at(number)
     raise StateNotFoundError(
         f"no kept checkpoint has a state {looks.state!r} of operator {looks.operator!r}; "
         "'statestore show' lists the existing states"
@@ -358,26 +364,29 @@ def _newest_form(looks: _Looks, numbers: Iterable[int]) -> tuple[Checkpoint, Ent
 def _changes(
     store: HasContext, looks: _Looks, before: Checkpoint, first: Checkpoint, limit: int
 ) -> StateDifference:
-    """Return the differences of the state; rows of keys for which the predicate holds are first."""
+    """Return the differences of the state; rows for which the predicate holds are first."""
     [found] = diff(
         store, before, first, operator=looks.operator, state=looks.state, keys=limit
     ).states
     old, new = looks.entry(before.checkpoint_id), looks.entry(first.checkpoint_id)
-    wanted = looks.keys(first.checkpoint_id, limit)
     if (
-        wanted is None
+        not limit
         or not isinstance(old, KeyedEntry)
         or not isinstance(new, KeyedEntry)
         or not has_common_groups(old, new)
     ):
         return found
+    identities = looks.identities(first.checkpoint_id, new, limit)
+    wanted = WantedKeys.of(identities, new.state)
     reads = KeyGroupRange.every(new.state.max_parallelism)
     rows_a, rows_b = (
         rows_of_keys(looks.catalog.storage, entry, reads_of(entry, reads), wanted)
         for entry in (old, new)
     )
+    places, _ = matching_positions(rows_b.select(new.state.identity), identities)
+    rows_b = take_rows(rows_b, places)
     difference = RowDifference.between((old.state, rows_a), (new.state, rows_b))
-    examples: list[Example] = difference.examples(dict.fromkeys(difference.counts, limit))
+    examples: list[Example] = difference.examples({"changed": limit, "added": limit})
     examples += [example for example in found.examples if example not in examples]
     return replace(found, examples=tuple(examples[:limit]))
 

@@ -337,6 +337,53 @@ def test_a_checkpoint_without_the_state_or_the_column(tmp_path: Path) -> None:
         store.inspect.bisect("v < 0", "u", "s", 9)
 
 
+def test_halving_begins_with_the_newest_checkpoint_that_has_the_state(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for value in (1, 2, -3):
+        put(store, [{"k": "a", "v": value}])
+    for _ in range(2):
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.drop("u", "s")
+            checkpoint.carry_rest()
+    found = store.inspect.bisect("v < 0", "u", "s")
+    assert summary(found) == (2, 3)
+    assert [probe.reason for probe in found.probes[-2:]] == ["it has no such state"] * 2
+    every = store.inspect.bisect("v < 0", "u", "s", every=True)
+    assert answers(every) == {1: False, 2: False, 3: True, 4: False, 5: False}
+
+
+def test_a_predicate_that_fails_for_rows_of_some_checkpoint_is_unknown_there(
+    tmp_path: Path,
+) -> None:
+    """A value that cannot be cast, and another state that an old checkpoint lacks."""
+    store = opened(tmp_path)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.write_keyed("u", "s", [{"k": "a", "v": "1"}], key="k", max_parallelism=GROUPS)
+    for value in ("2", "x", "-4"):
+        put(store, [{"k": "a", "v": value}])
+    found = store.inspect.bisect("CAST(v AS INT) < 0", "u", "s")
+    assert (summary(found), found.between) == ((2, 4), (3,))
+    assert "Could not convert string 'x'" in (found.probes[-2].reason or "")
+    where = "v = '-4' AND (SELECT max(\"offset\") FROM source.offsets) >= 0"
+    every = store.inspect.bisect(where, "u", "s", every=True)
+    assert answers(every) == {1: None, 2: False, 3: False, 4: True}
+    with pytest.raises(InvalidArgumentError, match="time limit must be more than 0"):
+        store.inspect.bisect("v = 'x'", "u", "s", time_limit="0s")
+    with pytest.raises(InvalidArgumentError, match="much"):
+        store.inspect.bisect("v = 'x'", "u", "s", memory_limit="much")
+
+
+def test_rows_that_satisfy_the_predicate_come_before_others_of_their_key(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    options: Any = {"kind": "map", "entry": "m"}
+    put(store, [{"k": "a", "m": m, "v": 1} for m in range(50)], **options)
+    put(store, [{"k": "a", "m": m, "v": -1 if m == 40 else 2} for m in range(50)], **options)
+    found = store.inspect.bisect("v < 0", "u", "s", keys=3)
+    assert found.changes is not None
+    assert found.changes.examples[0].identity["m"] == 40
+    assert len({example.identity["m"] for example in found.changes.examples}) == 3
+
+
 def test_rows_that_had_expired_when_the_checkpoint_was_taken_do_not_count(tmp_path: Path) -> None:
     """An old checkpoint is read as of its own time, at which its rows had not expired."""
     store = uncompacted(tmp_path)

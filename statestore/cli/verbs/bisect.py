@@ -30,8 +30,8 @@ _HALVING = (
     section="Look",
     prints=(
         "The first kept checkpoint in which a row satisfies the predicate, who wrote it, the "
-        "rows that changed since the checkpoint before it, those of keys that satisfy the "
-        "predicate first, and the source's records between the two. Halving looks at about log2 "
+        "rows that changed since the checkpoint before it, those that satisfy the predicate "
+        "first, and the source's records between the two. Halving looks at about log2 "
         "of the checkpoints and assumes that the predicate stays true. With --all: each change "
         "of the answer. The settings query_time_limit and query_memory_bytes limit each look."
     ),
@@ -99,7 +99,7 @@ def write_bisection(page: Page, found: Bisection) -> None:
     """Write the checkpoint that was found, and what changed there, as text."""
     state = f"state {found.state} of operator {found.operator} of {found.store}"
     if found.first is None:
-        page.line(f"no row of {state} satisfies the predicate", "bold")
+        page.line(_nothing_found(found, state), "bold")
     else:
         page.line(f"checkpoint {found.first.checkpoint_id} is the first one in which", "bold")
         page.line(f"a row of {state} satisfies the predicate", "bold")
@@ -119,6 +119,15 @@ def write_bisection(page: Page, found: Bisection) -> None:
         page.line(f"the records between the two are unknown: {found.no_replay}")
     elif found.before is not None:
         _write_replay(page, found.replay)
+
+
+def _nothing_found(found: Bisection, state: str) -> str:
+    known = [probe for probe in found.probes if probe.holds is False and probe.reason is None]
+    if not known:
+        return f"it is unknown whether a row of {state} satisfies the predicate"
+    newest = f"checkpoint {known[-1].checkpoint_id}"
+    place = "any checkpoint with a known answer" if found.is_exhaustive else newest
+    return f"no row of {state} satisfies the predicate in {place}"
 
 
 def _write_checkpoint(page: Page, label: str, found: FoundCheckpoint) -> None:

@@ -87,6 +87,14 @@ def test_it_says_what_it_cannot_know(run: Run, store: StateStore) -> None:
     assert "no older checkpoint with a known answer is kept" in text
     text = run("bisect", "--state", "u/s", "--where", "v > 99", "--store", store.url).stdout
     assert text.startswith("no row of state s of operator u")
+    assert text.splitlines()[0].endswith("in checkpoint 5")
+    text = run(
+        *("bisect", "--state", "u/s", "--where", "v > 99", "--all", "--store", store.url)
+    ).stdout
+    assert text.splitlines()[0].endswith("in any checkpoint with a known answer")
+    where = "CAST(k AS INT) > 0"
+    text = run("bisect", "--state", "u/s", "--where", where, "--store", store.url).stdout
+    assert text.startswith("it is unknown whether a row of state s of operator u")
 
 
 def test_an_error_quotes_the_place(run: Run, store: StateStore) -> None:
