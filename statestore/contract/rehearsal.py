@@ -19,6 +19,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from glob import escape
 from pathlib import Path
 
 from statestore.catalog.catalog import Checkpoint
@@ -86,6 +87,35 @@ class Comparison:
     output_key: Sequence[str] = ()
     examples: int = DEFAULT_EXAMPLES
     left_out: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a user wants to rehearse.
+
+    Attributes:
+        folder: The folder of the rehearsal.
+        base: The checkpoint or micro-batch to begin with, by default the newest.
+        old: The old version: a job, or the folder of its savepoint. None to compare with the
+            job's own later state.
+        new: The new version.
+        against: The job's later checkpoint or micro-batch. By default the newest, or with an old
+            version all events that it finds.
+        comparison: How the results are compared.
+        location: The job's checkpoint location, empty for Flink.
+        batches: The most micro-batches to run.
+        flink: The version of Flink, empty for Spark.
+    """
+
+    folder: Path
+    base: str | None
+    old: str | None
+    new: str
+    against: str | None
+    comparison: Comparison
+    location: str = ""
+    batches: int | None = None
+    flink: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,20 +267,19 @@ def _output_checkpoints(
     written = [side for side in outputs if any((side / OUTPUT).glob("*.parquet"))]
     if not written:
         return None, None
-    tables = _numbered_rows(written, comparison)
-    if len(written) == 1:  # the other version has no output
-        empty = SourceTable("no output", tables[0].schema, lambda: iter(()))
-        tables.insert(outputs.index(written[0]) ^ 1, empty)
-    key = list(comparison.output_key)
-    lacking = [name for name in key if any(name not in t.schema.names for t in tables)]
-    if lacking or not key:
-        names = ", ".join(tables[0].schema.names[:-2])
-        return None, (
-            f"the output has no column {lacking[0]!r}" if lacking else "its key is not known"
-        ) + f": pass --output-key, one of its columns {names}"
     try:
+        tables = _numbered_rows(written, comparison)
+        names = [name for name in tables[0].schema.names if name != OUTPUT_ROW]
+        lacking = [n for n in comparison.output_key if any(n not in t.schema.names for t in tables)]
+        if lacking or not comparison.output_key:
+            problem = f"it has no column {lacking[0]!r}" if lacking else "its key is not known"
+            return None, f"{problem}: pass --output-key, one of {', '.join(names[:-1])}"
+        if len(written) == 1:  # the other version has no output
+            empty = SourceTable("no output", tables[0].schema, lambda: iter(()))
+            tables.insert(outputs.index(written[0]) ^ 1, empty)
+        key = list(comparison.output_key)
         old, new = (_as_state(*pair, key) for pair in zip(outputs, tables, strict=True))
-    except StateStoreError as error:
+    except StateStoreError as error:  # such as a type that cannot be a key
         return None, str(error)
     return (old, new), None
 
@@ -261,8 +290,8 @@ def _numbered_rows(sides: Sequence[Path], comparison: Comparison) -> list[Source
     The order of columns has no meaning in an output. Rows are numbered in the order of the columns
     that must be equal, so that a difference in another one does not move the numbers.
     """
-    places = [str(side / OUTPUT / "*.parquet").replace("'", "''") for side in sides]
-    files = [f"read_parquet('{place}', union_by_name = true)" for place in places]
+    places = [escape(str(side / OUTPUT)).replace("'", "''") for side in sides]
+    files = [f"read_parquet('{place}/*.parquet', union_by_name = true)" for place in places]
     names = [open_query(f"SELECT * FROM {each}").schema.names for each in files]
     common = {*names[0]}.intersection(*names)
     inexact = {*comparison.rule.ignore, *comparison.rule.tolerance}

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,9 +32,9 @@ from statestore.contract.rehearsal import (
     OUTPUT_BATCH,
     OUTPUT_ROW,
     STORE,
-    Comparison,
     Rehearsal,
     RehearsalPlan,
+    Request,
     begin,
     compare,
     finish,
@@ -47,7 +47,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.interop.spark.export_state import export_checkpoint
 from statestore.interop.spark.import_record import QUERY
 from statestore.interop.spark.import_state import import_checkpoint
-from statestore.interop.spark.location import CheckpointLocation
+from statestore.interop.spark.location import CheckpointLocation, OffsetLogEntry
 from statestore.interop.spark.location_writer import Target
 from statestore.interop.spark.operator_reader import SHUFFLE_PARTITIONS
 from statestore.restore.row_files import output_file
@@ -76,21 +76,6 @@ class Limit:
         if self._last is not None and number > self._last:
             self.is_exceeded = True
             raise InvalidArgumentError(f"the rehearsal ends with micro-batch {self._last}")
-
-
-class Version(Protocol):
-    """A version of a job that Spark can run."""
-
-    @property
-    def events(self) -> DataFrame:
-        """The streaming DataFrame, whose plan has the sources."""
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The columns of the query's key, empty if they are not known."""
-
-    def writer(self, session: SparkSession, side: Path, limit: Limit) -> DataStreamWriter:
-        """Return the query with the state, the location and the output of a folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +137,9 @@ class SparkVersion:
         return writer.option("checkpointLocation", (side / LOCATION).resolve().as_uri())
 
 
+Version = StoreVersion | SparkVersion
+
+
 def _write_output(side: Path, rows: DataFrame, number: int) -> None:
     """Write the rows of a micro-batch as a file of the rehearsal; a repeated one replaces it."""
     names = [name.lower() for name in rows.columns]
@@ -168,43 +156,7 @@ def _write_output(side: Path, rows: DataFrame, number: int) -> None:
         pq.write_table(table, file)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What a user wants to rehearse.
-
-    Attributes:
-        folder: The folder of the rehearsal.
-        location: The job's checkpoint location.
-        base: The checkpoint or micro-batch to begin with, by default the newest.
-        old: The old version to run; None to compare with the job's own later state.
-        new: The new version to run.
-        against: The job's later checkpoint or micro-batch, by default the newest.
-        batches: The most micro-batches to run.
-        comparison: How the results are compared.
-    """
-
-    folder: Path
-    location: str
-    base: str | None
-    old: str | None
-    new: str
-    against: str | None
-    batches: int | None
-    comparison: Comparison
-
-
-@dataclass(frozen=True)
-class _Begin:
-    """Where a rehearsal begins: the members of its plan with these names."""
-
-    base: int
-    made_by: str
-    query: str
-    batch: int
-
-    @classmethod
-    def of(cls, plan: RehearsalPlan) -> _Begin:
-        return cls(plan.base, plan.made_by, plan.query, plan.batch)
+_Load = Callable[[], Checkpoint]
 
 
 class _StoreJob:
@@ -218,7 +170,7 @@ class _StoreJob:
         self.source = store.url
         self.location = CheckpointLocation(open_storage(request.location))
 
-    def begin(self, base: str | None) -> _Begin:
+    def begin(self, base: str | None) -> dict[str, Any]:
         checkpoint = self._store.checkpoint(base or "latest")
         query, batch = self._progress(checkpoint)
         if query != self.location.query_id:
@@ -228,7 +180,8 @@ class _StoreJob:
                 "checkpoint location of that query"
             )
         token = checkpoint.manifest.writer.token
-        return _Begin(checkpoint.checkpoint_id, token, query, batch)
+        number = checkpoint.checkpoint_id
+        return {"base": number, "made_by": token, "query": query, "batch": batch}
 
     def _progress(self, checkpoint: Checkpoint) -> tuple[str, int]:
         restored = self._store.restore(checkpoint=checkpoint)
@@ -248,15 +201,15 @@ class _StoreJob:
             target.put(name, content)
         target.finish()
 
-    def later(self, plan: RehearsalPlan, against: str | None) -> tuple[int, Checkpoint]:
+    def later(self, plan: RehearsalPlan, against: str | None) -> tuple[int, _Load]:
         checkpoint = self._store.checkpoint(against or "latest")
         query, batch = self._progress(checkpoint)
         if query != plan.query:
             raise InvalidArgumentError(
                 f"checkpoint {checkpoint.checkpoint_id} is of query {query}, but checkpoint "
-                f"{plan.base} of query {plan.query}: pass --old to run the old version, too"
+                f"{plan.base} of query {plan.query}: name a checkpoint of one query"
             )
-        return batch, checkpoint
+        return batch, lambda: checkpoint
 
     def result(self, side: Path, batch: int) -> Checkpoint:
         return StateStore.open(str(side / STORE)).checkpoint()
@@ -272,9 +225,9 @@ class _SparkJob:
         self.location = CheckpointLocation(open_storage(request.location))
         self.source = self.location.url
 
-    def begin(self, base: str | None) -> _Begin:
+    def begin(self, base: str | None) -> dict[str, Any]:
         batch = self.location.batch(_batch_number(base))
-        return _Begin(batch, "", self.location.query_id, batch)
+        return {"base": batch, "made_by": "", "query": self.location.query_id, "batch": batch}
 
     def prepare(self, plan: RehearsalPlan, side: Path) -> None:
         base = StateStore.open(str(self._folder / BASE), spark=self._session)
@@ -282,9 +235,9 @@ class _SparkJob:
         partitions = int(self.location.plan(plan.batch).settings[SHUFFLE_PARTITIONS])
         export_checkpoint(base, str(side / LOCATION), partitions=partitions)
 
-    def later(self, plan: RehearsalPlan, against: str | None) -> tuple[int, Checkpoint]:
+    def later(self, plan: RehearsalPlan, against: str | None) -> tuple[int, _Load]:
         batch = self.location.batch(_batch_number(against))
-        return batch, self._imported(self.location.url, self._folder / OLD, batch)
+        return batch, partial(self._imported, self.source, self._folder / OLD, batch)
 
     def result(self, side: Path, batch: int) -> Checkpoint:
         return self._imported(str(side / LOCATION), side, batch)
@@ -327,26 +280,13 @@ class QueryRehearsal:
         plan = self._plan(job, request)
         begin(request.folder, plan)
         old, new = request.folder / OLD, request.folder / NEW
-        if request.old is None:
-            last, before = job.later(plan, request.against)
-            planned, remedy = (
-                job.location,
-                "name an earlier CHECKPOINT to begin with, or pass --old",
-            )
-        else:
-            prepare_once(old, partial(job.prepare, plan, old))
-            with self.open_version(request.old) as version:
-                last = self._run_available(version, old, plan)
-            before = job.result(old, last)
-            planned, remedy = _location(old), "the sources have no new events"
-        if last <= plan.batch:
-            raise InvalidArgumentError(f"no micro-batch follows {plan.batch}: {remedy}")
+        last, planned, load_old = self._run_old(job, plan, request)
         prepare_once(new, partial(job.prepare, plan, new))
         with self.open_version(request.new) as version:
             self._replay(version, new, planned, range(plan.batch + 1, last + 1))
         finish(new, last)
         difference, unknown = compare(
-            (before, job.result(new, last)),
+            (load_old(), job.result(new, last)),
             replace(
                 request.comparison,
                 output_key=request.comparison.output_key or key,
@@ -362,6 +302,30 @@ class QueryRehearsal:
             output_unknown=unknown,
         )
 
+    def _run_old(
+        self, job: _StoreJob | _SparkJob, plan: RehearsalPlan, request: Request
+    ) -> tuple[int, CheckpointLocation, _Load]:
+        """Run the old version, if it is given.
+
+        Returns the last micro-batch, where it is planned, and a function for the old state.
+        """
+        side, planned, remedy = request.folder / OLD, job.location, "name an earlier CHECKPOINT"
+        if request.old is None or request.against is not None:
+            last, load = job.later(plan, request.against)
+        if request.old is not None:
+            prepare_once(side, partial(job.prepare, plan, side))
+            with self.open_version(request.old) as version:
+                _refuse_changes_outside(version)
+                if request.against is not None:
+                    self._replay(version, side, planned, range(plan.batch + 1, last + 1))
+                else:
+                    last = self._run_available(version, side, plan)
+                    planned, remedy = _location(side), "the sources have no new events"
+            load = partial(job.result, side, last)
+        if last <= plan.batch:
+            raise InvalidArgumentError(f"no micro-batch follows {plan.batch}: {remedy}")
+        return last, planned, load
+
     def _find_job(self, request: Request) -> tuple[_StoreJob | _SparkJob, tuple[str, ...]]:
         """Return where the job keeps its state, and the key of its output."""
         with self.open_version(request.new) as version:
@@ -372,14 +336,16 @@ class QueryRehearsal:
 
     def _plan(self, job: _StoreJob | _SparkJob, request: Request) -> RehearsalPlan:
         stored = stored_plan(request.folder)
-        # The job may have removed the checkpoint since.
-        start = job.begin(request.base) if stored is None or request.base else _Begin.of(stored)
-        job_itself = f"the job at {request.against or 'latest'}"
+        if stored is None or request.base is not None:
+            start = job.begin(request.base)
+        else:  # the job may have removed the checkpoint since
+            start = {name: getattr(stored, name) for name in ("base", "made_by", "query", "batch")}
+        old = "the job" if request.old is None else self.label(request.old)
         return RehearsalPlan(
             engine=job.engine,
             source=job.source,
-            **vars(start),
-            old=self.label(request.old) if request.old else job_itself,
+            **start,
+            old=old if request.against is None else f"{old}, until {request.against}",
             new=self.label(request.new),
             batches=request.batches,
         )
@@ -389,7 +355,6 @@ class QueryRehearsal:
         last = finished_batch(side)
         if last is not None:
             return last
-        _refuse_changes_outside(version)
         limit = Limit(None if plan.batches is None else plan.batch + plan.batches)
         writer = version.writer(self.session, side, limit)
         _run(writer.trigger(availableNow=True), limit, side)
@@ -409,7 +374,10 @@ class QueryRehearsal:
                 continue
             plan = f"offsets/{number}"
             planned.plan(number)  # refuses a broken one, before Spark does
-            location.storage.put_if_absent(plan, planned.read_content(plan))
+            # An export has settings of its own, such as the codec of the state's files.
+            before = OffsetLogEntry.parse(location.read_content(f"offsets/{number - 1}"))
+            entry = OffsetLogEntry.parse(planned.read_content(plan)).with_conf(before.conf)
+            location.storage.put_if_absent(plan, entry.encode())
             limit = Limit(number)
             writer = version.writer(self.session, side, limit)
             _run(writer.trigger(once=True), limit, side)

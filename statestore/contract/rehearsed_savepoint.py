@@ -7,7 +7,7 @@ the versions. Each is imported into a store of its own, with the columns and uid
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,15 +17,16 @@ from statestore.contract.rehearsal import (
     NEW,
     OLD,
     STORE,
-    Comparison,
     Rehearsal,
     RehearsalPlan,
+    Request,
     begin,
     compare,
     fork,
     prepare_once,
     stored_plan,
 )
+from statestore.errors import InvalidArgumentError
 from statestore.interop.flink.exporting.export_state import export_savepoint
 from statestore.interop.flink.importing.import_record import RECORD, SavepointRecord
 from statestore.interop.flink.importing.import_state import import_savepoint
@@ -35,31 +36,8 @@ from statestore.store import StateStore
 SAVEPOINT, METADATA = "savepoint", "_metadata"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FlinkRequest:
-    """What a user wants to rehearse.
-
-    Attributes:
-        folder: The folder of the rehearsal.
-        base: The checkpoint to begin with, by default the newest.
-        old: Where the old version's savepoint will be; None to compare with a later checkpoint.
-        new: Where the new version's savepoint will be.
-        against: The job's later checkpoint, by default the newest.
-        version: The job's version of Flink.
-        comparison: How the results are compared.
-    """
-
-    folder: Path
-    base: str | None
-    old: str | None
-    new: str
-    against: str | None
-    version: str
-    comparison: Comparison
-
-
 def rehearse_savepoints(
-    store: StateStore, request: FlinkRequest, wait: Callable[[str], None]
+    store: StateStore, request: Request, wait: Callable[[str], None]
 ) -> Rehearsal:
     """Write a savepoint, wait for those of the versions that begin with it, and compare them.
 
@@ -72,27 +50,32 @@ def rehearse_savepoints(
         StateStoreError: As an export, an import and a comparison.
     """
     stored = stored_plan(request.folder)
-    base = str(stored.base) if stored is not None and request.base is None else request.base
-    checkpoint = store.checkpoint(base or "latest")
+    if stored is None or request.base is not None:
+        manifest = store.checkpoint(request.base or "latest").manifest
+        base, made_by = manifest.checkpoint_id, manifest.writer.token
+    else:  # the job may have removed the checkpoint since
+        base, made_by = stored.base, stored.made_by
     plan = RehearsalPlan(
         engine="flink",
         source=store.url,
-        base=checkpoint.checkpoint_id,
-        made_by=checkpoint.manifest.writer.token,
+        base=base,
+        made_by=made_by,
         query="",
         batch=0,
-        old=request.old or f"the job at {request.against or 'latest'}",
+        old=request.old or f"the job, until {request.against or 'latest'}",
         new=request.new,
     )
     begin(request.folder, plan)
     place = request.folder / BASE
-    prepare_once(place, partial(_export, store, checkpoint, place, request.version))
-    waiting = partial(_imported, store, checkpoint, request.folder, wait)
-    before = (
-        store.checkpoint(request.against or "latest")
-        if request.old is None
-        else waiting(OLD, Path(request.old))
-    )
+    prepare_once(place, partial(_export, store, plan, place, request.flink))
+    before = None if request.old else store.checkpoint(request.against or "latest")
+    if before is not None and before.checkpoint_id <= base:
+        raise InvalidArgumentError(
+            f"checkpoint {before.checkpoint_id} of {store.url} is not later than {base}: name an "
+            "earlier CHECKPOINT, or pass --old"
+        )
+    waiting = partial(_imported, request.folder, wait)
+    before = before or waiting(OLD, Path(request.old or ""))
     after = waiting(NEW, Path(request.new))
     comparison = replace(request.comparison, left_out=RECORD)
     difference, _ = compare((before, after), comparison, None)
@@ -105,8 +88,8 @@ def rehearse_savepoints(
     )
 
 
-def _export(store: StateStore, checkpoint: Checkpoint, place: Path, version: str) -> None:
-    fork(checkpoint, place, store)
+def _export(store: StateStore, plan: RehearsalPlan, place: Path, version: str) -> None:
+    fork(store.checkpoint(plan.base), place, store)
     export_savepoint(
         StateStore.open(str(place / STORE)),
         str(place / SAVEPOINT),
@@ -114,14 +97,7 @@ def _export(store: StateStore, checkpoint: Checkpoint, place: Path, version: str
     )
 
 
-def _imported(
-    store: StateStore,
-    checkpoint: Checkpoint,
-    folder: Path,
-    wait: Callable[[str], None],
-    name: str,
-    place: Path,
-) -> Checkpoint:
+def _imported(folder: Path, wait: Callable[[str], None], name: str, place: Path) -> Checkpoint:
     """Wait for the savepoint of a version, and import it."""
     while (savepoint := _find_savepoint(place)) is None:
         wait(
@@ -131,7 +107,7 @@ def _imported(
         )
     side = folder / name
     imported = StateStore.open(str(side / STORE))
-    record = SavepointRecord.of(store.restore(checkpoint=checkpoint))
+    record = SavepointRecord.of(StateStore.open(str(folder / BASE / STORE)).restore())
     prepare_once(side, lambda: import_savepoint(str(savepoint), imported, like=record))
     return imported.checkpoint()
 

@@ -147,6 +147,10 @@ def test_the_new_version_is_compared_with_the_job_itself(job: Job) -> None:
     assert "pass --old" in document["output_unknown"]
     changed = job.version("new", "rows = rows.withColumn('n', F.col('n') * 2)")
     assert changes(job.document(changed, "3", status=1))["per-user"] == (0, 0, USERS)
+    words = (job.version("new"), "3", "--old", job.version("old"), "--against", "4")
+    document = job.document(*words, to="both")
+    assert changes(document) == {}
+    assert (document["batches"], document["output_unknown"]) == ([3, 3], None)
     done = job.rehearse(new, "latest", to="other")
     assert done.exit_code == 2
     assert "no micro-batch follows 4: name an earlier CHECKPOINT" in done.stderr
@@ -206,17 +210,20 @@ def test_a_job_that_has_moved_keeps_its_state(job: Job) -> None:
 def test_what_cannot_be_rehearsed_is_refused(job: Job) -> None:
     old = job.version("old")
     archive = job.version("new", source="events = events.option('cleanSource', 'delete')")
+    kafka = "return query, spark.readStream.format('rate').option('kafka.group.id', 'g').load()"
+    group = job.version("group", source=kafka)
     (job.folder / "full").mkdir()
     (job.folder / "full" / "file").touch()
     (job.folder / "wrong.py").write_text("def build(spark):\n    return 3\n")
     for words, to, problem in (
         ((archive, "--old", old), "r", "cleanSource=delete, by which it removes the files"),
+        ((group, "--old", old), "r", "kafka.group.id=g, by which its readers join"),
         ((old, "--old", old), "full", "full is not empty and has no rehearsal"),
         ((old, "--old", old), "job/store/r", "is inside the store"),
         ((old, "--old", old), "job/progress/r", "is inside the location"),
         ((f"{job.folder / 'wrong.py'}:build", "--old", old), "r", "not int"),
         ((old,), "r", "pass --old to run the old version, too"),
-        ((old, "--old", old, "--against", "3"), "r", "remove --against"),
+        ((old, "3", "--batches", "1"), "r", "remove --batches"),
         (("--promote",), "r", "r has no rehearsal"),
         (("--discard",), "job", "job has no rehearsal"),
     ):

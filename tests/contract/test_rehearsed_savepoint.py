@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from statestore import StateStore
 from statestore.cli.main import cli
-from statestore.contract.rehearsal import Comparison, Rehearsal, discard, promote
-from statestore.contract.rehearsed_savepoint import FlinkRequest, rehearse_savepoints
+from statestore.contract.rehearsal import Comparison, Rehearsal, Request, discard, promote
+from statestore.contract.rehearsed_savepoint import rehearse_savepoints
 from statestore.errors import InvalidArgumentError
 from statestore.interop.flink import export_savepoint, import_savepoint
 from statestore.interop.flink.options import FlinkTarget
@@ -41,13 +41,13 @@ def rehearse(
     wait: Callable[[str], None],
     comparison: Comparison = WHOLE,
 ) -> Rehearsal:
-    request = FlinkRequest(
+    request = Request(
         folder=folder / "rehearsal",
         base="1",
         old=str(folder / "old"),
         new=str(folder / "new"),
         against=None,
-        version="2.3",
+        flink="2.3",
         comparison=comparison,
     )
     return rehearse_savepoints(store, request, wait)
@@ -100,6 +100,13 @@ def test_a_version_is_compared_with_the_job_itself(store: StateStore, tmp_path: 
     write_changed(store, tmp_path)
     words = ("rehearse", str(tmp_path / "new"), "1", "--flink", "2.3", "--state", "by_long/last")
     place = ("--to", str(tmp_path / "rehearsal"), "--store", store.url)
+    done = CliRunner().invoke(cli, [*words, *place])
+    assert done.exit_code == 2
+    assert "checkpoint 1 of" in done.stderr
+    assert "is not later than 1: name an earlier CHECKPOINT, or pass --old" in done.stderr
+    graph = store.checkpoint().manifest.graph
+    with store.snapshot(graph=graph) as checkpoint:
+        checkpoint.carry_rest()
     done = CliRunner().invoke(cli, [*words, *place, "--output", "json"])
     assert done.exit_code == 1, done.output
     document = json.loads(done.stdout)

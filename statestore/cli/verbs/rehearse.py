@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from statestore.contract.rehearsal import (
     DiscardedRehearsal,
     PromotedRehearsal,
     Rehearsal,
+    Request,
     discard,
     promote,
 )
@@ -86,7 +87,9 @@ _COMPARING = (
 )
 @click.option("--location", metavar="URL", help="The checkpoint location of the job.")
 @click.option(
-    "--against", metavar="CHECKPOINT", help="Without --old: what to compare with. [latest]"
+    "--against",
+    metavar="CHECKPOINT",
+    help="Run the micro-batches of the job up to this checkpoint. [latest; with --old new events]",
 )
 @click.option(
     "--flink",
@@ -164,16 +167,21 @@ def rehearse_job(
             "pass --old to run the old version, too; or name the CHECKPOINT to begin with, which "
             "the job has continued"
         )
-    if old is not None and against is not None:
-        raise click.UsageError("remove --against: with --old, both versions run equally far")
+    if options["batches"] is not None and (old is None or against is not None):
+        raise click.UsageError("remove --batches: the versions run as far as the job has run")
+    if version is not None and old is not None and against is not None:
+        raise click.UsageError("remove --against: the savepoint in --old is compared")
     _refuse_place(to, place)
-    request = {
-        "folder": folder,
-        "base": base,
-        "old": old,
-        "new": new,
-        "against": against,
-        "comparison": Comparison(
+    request = Request(
+        folder=folder,
+        base=base,
+        old=old,
+        new=new,
+        against=against,
+        location=location or "",
+        flink=version or "",
+        batches=options["batches"],
+        comparison=Comparison(
             rule=DiffRule(
                 ignore=options["ignore"],
                 tolerance=_numbers(options["tolerances"]),
@@ -181,11 +189,9 @@ def rehearse_job(
             ),
             **{name: options[name] for name in ("operator", "state", "output_key", "examples")},
         ),
-    }
-    rehearsal: Rehearsal = (
-        _rehearse_query(invocation, {**request, "location": place}, options)
-        if version is None
-        else _rehearse_savepoints(invocation, {**request, "version": version})
+    )
+    rehearsal: Rehearsal = _rehearse(
+        invocation, request, options["output_mode"], options["settings"]
     )
     if page_file is not None:
         importlib.import_module("statestore.ui.report").write_comparison(
@@ -198,24 +204,21 @@ def rehearse_job(
     return Output(rehearsal, write_rehearsal, status=int(rehearsal.difference.differs))
 
 
-def _rehearse_query(
-    invocation: Invocation, request: Mapping[str, Any], options: Mapping[str, Any]
+def _rehearse(
+    invocation: Invocation, request: Request, output_mode: str, settings: Sequence[str]
 ) -> Any:
+    if request.flink:
+        module: Any = importlib.import_module("statestore.contract.rehearsed_savepoint")
+        wait = _Waiting().wait
+        return module.rehearse_savepoints(invocation.store(), request, wait)
     module = importlib.import_module("statestore.contract.rehearsed_query")
-    settings = named_values("--conf", "NAME=VALUE", options["settings"])
-    session = open_session(request["location"], settings)
+    session = open_session(request.location, named_values("--conf", "NAME=VALUE", settings))
     return module.QueryRehearsal(
         session,
-        partial(_open_version, module, session, options["output_mode"]),
+        partial(_open_version, module, session, output_mode),
         partial(invocation.store, spark=session),
         job_version,
-    ).run(module.Request(**request, batches=options["batches"]))
-
-
-def _rehearse_savepoints(invocation: Invocation, request: Mapping[str, Any]) -> Any:
-    module = importlib.import_module("statestore.contract.rehearsed_savepoint")
-    wait = _Waiting().wait
-    return module.rehearse_savepoints(invocation.store(), module.FlinkRequest(**request), wait)
+    ).run(request)
 
 
 class _Waiting:
