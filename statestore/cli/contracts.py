@@ -44,7 +44,7 @@ def contract_of_state(
             was imported.
 
     Raises:
-        InvalidArgumentError: If the place is none of these.
+        InvalidArgumentError: If the place has other files.
         StateStoreError: If it cannot be read.
     """
     options, streams = invocation.settings.storage_options, invocation.settings.parallel_streams
@@ -113,7 +113,7 @@ def contract_of_function(
         return contract_of_declared(function, job)
     built = call_job(function, open_session(".", settings), job)
     if hasattr(built, "isStreaming"):
-        return _contract("spark_side", "contract_of_query", built, output_mode, old)
+        return _contract("spark_side", "contract_of_query", built, output_mode, old, settings)
     return _contract("streaming_side", "contract_of_built", built, job)
 
 

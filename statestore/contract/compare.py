@@ -1,4 +1,4 @@
-"""Compare the contract of the old job with that of the new one, by the rules of their engine."""
+"""Compare the contracts of the old and the new job by the rules of their engine."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ class JobContract:
 class Finding:
     """A verdict about a state, about an operator (no state), or about the whole job (neither).
 
-    ``reason`` is in the engine's words. ``remedy`` is the command that mends it, None if there is
-    none. ``rows`` and ``bytes`` are what the verdict concerns, None if they are not known.
+    ``reason`` is in the engine's words. ``remedy`` is the command that mends it, or None. ``rows``
+    and ``bytes`` are what the verdict concerns, None if they are not known.
     """
 
     operator: str | None

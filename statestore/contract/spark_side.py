@@ -63,15 +63,18 @@ def contract_of_location(location: CheckpointLocation, batch: int | None = None)
     return replace(job, sources=sources)
 
 
-def contract_of_query(query: DataFrame, output_mode: str, old: JobContract) -> JobContract:
+def contract_of_query(
+    query: DataFrame, output_mode: str, old: JobContract, settings: Mapping[str, str] | None = None
+) -> JobContract:
     """Return the contract of a query that would continue an old one; no row is read.
 
-    Of its settings it has those that were set after the session began, by the job or ``--conf``.
+    Its settings are ``settings``, and the ones that the job set after the session began.
 
     Args:
         query: The streaming DataFrame.
         output_mode: The output mode that the query will have.
         old: The contract of the state that it continues, whose settings win over the session's.
+        settings: The settings with which the session began.
 
     Raises:
         InvalidArgumentError: If the DataFrame is not streaming, or Spark does not accept it.
@@ -80,10 +83,11 @@ def contract_of_query(query: DataFrame, output_mode: str, old: JobContract) -> J
     conf = query.sparkSession.conf
     first = dict(query.sparkSession.sparkContext.getConf().getAll())
     chosen = {name: value for name, value in conf.getAll.items() if first.get(name) != value}
+    chosen |= settings or {}
     fixed = old.settings if old.engine == "spark" else {}
     kept = {name: value for name, value in fixed.items() if not name.endswith(MODES)}
     own = {name: str(chosen.get(name, value)) for name, value in kept.items()}
-    if kept:  # the version of the offset log stays, and that of the checkpoints is not in the log
+    if kept:  # the log's version stays; the session decides the checkpoints' version
         own[OFFSET_LOG] = kept[OFFSET_LOG]
         own[CHECKPOINT_FORMAT] = str(conf.get(CHECKPOINT_FORMAT))
     partitions = old.partitions or int(conf.get(SHUFFLE_PARTITIONS) or 1)

@@ -1,4 +1,4 @@
-"""Compare the states of a store with those that a job declares.
+"""Compare the states of a store with the states that a job declares.
 
 The store decides when a job writes its next checkpoint
 (``statestore.snapshot.state_spec.keyed_state``): the identity of a state never changes, and its

@@ -1,6 +1,6 @@
 """The contract of a store's states: as a checkpoint has them, or as a job declares them.
 
-What a streaming query records about its progress is no state of the job, and is left out.
+The progress that a streaming query records is left out, because it does not belong to the job.
 """
 
 from __future__ import annotations

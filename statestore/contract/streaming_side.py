@@ -33,7 +33,7 @@ def contract_of_stateful_query(query: StatefulQuery, events: T.StructType) -> Jo
 
     Args:
         query: The query.
-        events: The columns of its events; a query with a processor needs those of the key.
+        events: The columns of its events; a query with a processor needs the key's columns.
 
     Raises:
         InvalidArgumentError: If the events lack a column of the key.

@@ -222,6 +222,12 @@ def test_a_location_is_checked_from_a_lock(job: Path, spark: SparkSession) -> No
     same = {"stateStoreSave-0/default": "same"}
     status, found = verdicts("--lock", lock, f"{job}:count", "--output-mode", "update")
     assert (status, found) == (0, same)
+    told = run(
+        *("check", "--lock", lock, f"{job}:count", "--output-mode", "update"),
+        *("--conf", "spark.sql.shuffle.partitions=3"),
+    )
+    assert "keeps its 2 shuffle partitions; the session's 3 have no effect" in told.stdout
+    assert "mend: statestore spark repartition" in told.stdout
     job.write_text(job.read_text().replace('F.count("*")', 'F.max("user")'))
     status, found = verdicts(location, f"{job}:count", "--output-mode", "update")
     assert (status, found) == (12, {"stateStoreSave-0/default": "does not fit"})
