@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 from statestore._version import __version__
 from statestore.cli.drawing import count, counted, duration, signed, size, when
 from statestore.cli.output import value_text
+from statestore.cli.summaries import rows_explanation
 from statestore.errors import StateStoreError
 from statestore.extras import needs_extra
 
@@ -121,6 +122,7 @@ def _environment() -> Environment:
         "time": _time,
         "iso": _iso,
         "identifier": _identifier,
+        "rows_explanation": rows_explanation,
         "value": value_text,
         "segment": lambda text: quote(str(text), safe=""),
     }

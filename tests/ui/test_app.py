@@ -19,6 +19,7 @@ from statestore.ui.app import POLICY, is_local, serve
 from statestore.ui.checkpoint import SHOWN
 from statestore.ui.pages import SCRIPTS, STYLES, word_field
 from statestore.ui.trends import timeline
+from tests.support.stores import uncompacted
 from tests.syntax import ROOT
 from tests.ui.conftest import LIMITS, SCRIPT, Pages
 from tests.ui.test_sql import ask
@@ -139,6 +140,27 @@ def test_measured_restores_predict_the_time_and_are_shown(
     assert ">-2 %<" in table
     assert "as 3 restores on this machine took" in get(address, "/trends")[1]
     assert "50.0 MB/s, 20 ms per request: as passed" in get(address, f"{rescale}&rate=50")[1]
+
+
+def test_rows_of_changes_are_explained_where_they_are_counted(pages: Pages, tmp_path: Path) -> None:
+    """Files have more rows than a restore or a query returns."""
+    store = uncompacted(tmp_path / "changed")
+    with store.snapshot(parallelism=1) as checkpoint:
+        rows = [{"k": f"k{number}", "v": number} for number in range(100)]
+        checkpoint.write_keyed("u", "s", rows, key="k", max_parallelism=8)
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_changes("u", "s", [{"k": "k1", "v": -1}, {"k": "new", "v": 0}])
+    explained = (
+        "rows 100 + 2: 100 in base files, and 2 changed or deleted rows that a restore applies to "
+        "them"
+    )
+    address = pages(store)
+    assert explained in get(address, "/checkpoint/2")[1]
+    assert "a restore applies" not in get(address, "/checkpoint/1")[1]
+    body = get(address, "/checkpoint/2/state?operator=u&state=s")[1]
+    assert explained in body
+    known = store.checkpoint().manifest.keyed_entry("u", "s").contents
+    assert ("which makes 101 rows" in body) == (known is not None)
 
 
 def test_an_sql_error_is_shown_on_its_page(pages: Pages, store: StateStore) -> None:
