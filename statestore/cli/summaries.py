@@ -116,8 +116,13 @@ def rows_text(rows: int, changed: int) -> str:
     return f"{base} + {count(changed)}" if changed else base
 
 
-def extent(incremental: bool | None) -> str:
-    """Return ``full`` or ``incremental``, and an empty text if it is unknown."""
+def extent(incremental: bool | None, command: str | None) -> str:
+    """Return ``full`` or ``incremental``, and an empty text if it is unknown.
+
+    A checkpoint of the command ``compact`` that has files of earlier ones, too, is ``compacted``.
+    """
+    if incremental and command == "compact":
+        return "compacted"
     return "" if incremental is None else "incremental" if incremental else "full"
 
 

@@ -178,7 +178,9 @@ def is_incremental(layers: int, files: int, metrics: CheckpointMetrics | None) -
     """
     if layers:
         return True
-    return None if metrics is None else metrics.written.files != files
+    if metrics is None:
+        return None
+    return metrics.written.files + metrics.compaction.files != files
 
 
 def share_of(states: Iterable[StateMetrics]) -> float | None:

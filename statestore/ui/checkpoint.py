@@ -73,12 +73,13 @@ class CheckpointLine:
 
     @property
     def extent(self) -> str:
-        """``full`` if all files were written for it, else ``incremental``; empty if unknown."""
+        """``full`` if all files were written for it, else the text of :func:`extent`."""
         manifest = self.manifest
         if manifest is None:
             return ""
         layers = sum(len(entry.layers) for entry in manifest.keyed)
-        return extent(is_incremental(layers, manifest.files, manifest.metrics))
+        command = (manifest.origin or {}).get("command")
+        return extent(is_incremental(layers, manifest.files, manifest.metrics), command)
 
     @property
     def maker(self) -> str:

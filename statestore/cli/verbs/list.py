@@ -475,7 +475,7 @@ def _cells(listed: CheckpointSummary) -> tuple[str, ...]:
         str(listed.checkpoint_id),
         when(listed.created_at_ms or 0),
         duration(listed.age_ms or 0),
-        extent(listed.is_incremental),
+        extent(listed.is_incremental, listed.command),
         str(listed.parallelism),
         count(listed.operators or 0),
         count(listed.states or 0),

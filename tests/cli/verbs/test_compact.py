@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 
 from statestore import StateStore
+from tests.support.stores import uncompacted
 
 Run = Callable[..., Result]
 
@@ -86,6 +87,24 @@ def test_as_json(run: Run, layered: Path) -> None:
         None,
         [],
     )
+
+
+def test_the_list_does_not_call_a_compacted_checkpoint_incremental(
+    run: Run, layered: Path, tmp_path: Path
+) -> None:
+    """It is full if it has only files of its own, and compacted if it also has others."""
+    single = uncompacted(tmp_path / "single")
+    with single.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("u", "s", [{"k": "a", "v": 1}], key="k", max_parallelism=8)
+    with single.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_changes("u", "s", [{"k": "a", "v": 2}])
+    for store, extents in (
+        (layered, ["full", "full", "incremental", "compacted"]),
+        (single.url, ["full", "incremental", "full"]),
+    ):
+        assert run("compact", "--everything", "--store", store).exit_code == 0
+        lines = run("list", "--store", store).stdout.splitlines()[1 : 1 + len(extents)]
+        assert [line.split()[6] for line in lines] == extents
 
 
 def test_errors_of_compact(run: Run, layered: Path) -> None:
