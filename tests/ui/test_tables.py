@@ -114,7 +114,7 @@ def test_the_list_tells_full_and_incremental_checkpoints_and_who_made_them(
     assert rows == {
         **{number: ["full", job] for number in "123"},
         "4": ["incremental", job],
-        "5": ["incremental", "compact of 4"],
+        "5": ["compacted", "compact of 4"],
     }
 
 
