@@ -104,10 +104,10 @@ def keep_restore(environment: Mapping[str, str], store_id: str, restore: Measure
 def speed_text(speed: RestoreSpeed) -> str:
     """Return what a subtask takes."""
     parts = [] if speed.rate is None else [f"{size(round(speed.rate))}/s"]
-    if speed.request_seconds:
-        parts.append(f"{duration(1000 * speed.request_seconds)} per request")
-    if speed.fixed_seconds:
-        parts.append(f"{duration(1000 * speed.fixed_seconds)} in any case")
+    if speed.seconds_per_request:
+        parts.append(f"{duration(1000 * speed.seconds_per_request)} per request")
+    if speed.seconds_at_least:
+        parts.append(f"{duration(1000 * speed.seconds_at_least)} in any case")
     return ", ".join(parts)
 
 

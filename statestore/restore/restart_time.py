@@ -52,9 +52,9 @@ class SubtaskReads(Protocol):
 class RestoreSpeed:
     """What a subtask takes for its bytes and requests, and in any case."""
 
-    byte_seconds: float = 0.0
-    request_seconds: float = 0.0
-    fixed_seconds: float = 0.0
+    seconds_per_byte: float = 0.0
+    seconds_per_request: float = 0.0
+    seconds_at_least: float = 0.0
 
     @classmethod
     def of(cls, rate: float | RestoreSpeed) -> RestoreSpeed:
@@ -63,19 +63,19 @@ class RestoreSpeed:
             return rate
         if not 0 < rate < math.inf:
             raise InvalidArgumentError(f"must be above 0, not {rate}", argument="rate")
-        return cls(byte_seconds=1 / rate)
+        return cls(seconds_per_byte=1 / rate)
 
     @property
     def rate(self) -> float | None:
         """Bytes per second, None if the bytes take no time compared to the requests."""
-        return 1 / self.byte_seconds if self.byte_seconds else None
+        return 1 / self.seconds_per_byte if self.seconds_per_byte else None
 
     def seconds_of(self, reads: SubtaskReads) -> float:
         """Return the time of a subtask."""
         return (
-            self.fixed_seconds
-            + reads.size_bytes * self.byte_seconds
-            + reads.requests * self.request_seconds
+            self.seconds_at_least
+            + reads.size_bytes * self.seconds_per_byte
+            + reads.requests * self.seconds_per_request
         )
 
     def slowest(self, subtasks: Iterable[SubtaskReads]) -> SubtaskReads | None:
@@ -140,7 +140,7 @@ def fitted_speed(measured: Sequence[MeasuredRestore]) -> RestoreSpeed | None:
         return None
     seconds = np.array([one.seconds for one in measured])
     facts = np.array([(one.size_bytes, one.requests, 1) for one in measured]) / seconds[:, None]
-    best, least = RestoreSpeed(fixed_seconds=float(np.median(seconds))), math.inf
+    best, least = RestoreSpeed(seconds_at_least=float(np.median(seconds))), math.inf
     for count in range(1, 1 + min(3, len({one.parallelism for one in measured}))):
         for chosen in combinations(range(3), count):
             found, *_ = np.linalg.lstsq(facts[:, chosen], np.ones(len(seconds)), rcond=None)
@@ -153,9 +153,11 @@ def fitted_speed(measured: Sequence[MeasuredRestore]) -> RestoreSpeed | None:
 
 
 def _speed(numbers: np.ndarray) -> RestoreSpeed:
-    byte_seconds, request_seconds, fixed_seconds = map(float, numbers)
+    seconds_per_byte, seconds_per_request, seconds_at_least = map(float, numbers)
     return RestoreSpeed(
-        byte_seconds=byte_seconds, request_seconds=request_seconds, fixed_seconds=fixed_seconds
+        seconds_per_byte=seconds_per_byte,
+        seconds_per_request=seconds_per_request,
+        seconds_at_least=seconds_at_least,
     )
 
 

@@ -68,7 +68,7 @@ class PageSpeed:
             raise InvalidArgumentError(
                 f"must be at least 0, not {request_ms}", argument="request_ms"
             )
-        speed = replace(RestoreSpeed.of(rate * 10**6), request_seconds=request_ms / 1000)
+        speed = replace(RestoreSpeed.of(rate * 10**6), seconds_per_request=request_ms / 1000)
         return cls(speed, source, rate, request_ms, restores)
 
     @property

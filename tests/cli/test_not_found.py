@@ -51,6 +51,7 @@ ELSEWHERE = {
     *("config", "demo", "flink plan", "flink repack", "flink show"),
     *("spark bootstrap", "spark repartition", "spark show"),  # need no store
     *("check", "contract"),  # take any place with state
+    "rehearse",  # loads two jobs first: tests/contract/test_rehearsal.py
     *("bootstrap", "flink import", "spark import"),  # create the store
 }
 SAVED = {name for name, verb in COMMANDS.items() if not isinstance(verb, Root)} - ELSEWHERE

@@ -84,5 +84,5 @@ def test_a_user_without_a_home_is_not_an_error(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_text_has_only_what_takes_time() -> None:
     assert speed_text(RestoreSpeed.of(100e6)) == "100.0 MB/s"
-    speed = RestoreSpeed(request_seconds=0.02, fixed_seconds=1.5)
+    speed = RestoreSpeed(seconds_per_request=0.02, seconds_at_least=1.5)
     assert speed_text(speed) == "20 ms per request, 1.5 s in any case"

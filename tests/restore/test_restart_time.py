@@ -35,10 +35,10 @@ def restore(parallelism: int, speed: RestoreSpeed, factor: float = 1.0) -> Measu
 
 
 SPEEDS = [
-    RestoreSpeed(byte_seconds=1e-8),
-    RestoreSpeed(request_seconds=0.02),
-    RestoreSpeed(byte_seconds=1e-8, request_seconds=0.02),
-    RestoreSpeed(byte_seconds=1e-8, request_seconds=0.01, fixed_seconds=0.5),
+    RestoreSpeed(seconds_per_byte=1e-8),
+    RestoreSpeed(seconds_per_request=0.02),
+    RestoreSpeed(seconds_per_byte=1e-8, seconds_per_request=0.02),
+    RestoreSpeed(seconds_per_byte=1e-8, seconds_per_request=0.01, seconds_at_least=0.5),
 ]
 
 
@@ -97,9 +97,9 @@ def test_what_is_missing_for_a_known_time_is_named() -> None:
 
 def test_no_number_of_a_speed_is_below_zero() -> None:
     """A restore that takes longer at a higher parallelism has no rate, but a fixed time."""
-    speed = fitted_speed([restore(one, RestoreSpeed(fixed_seconds=one)) for one in (1, 2, 3, 4)])
+    speed = fitted_speed([restore(one, RestoreSpeed(seconds_at_least=one)) for one in (1, 2, 3, 4)])
     assert speed is not None
-    assert min(speed.byte_seconds, speed.request_seconds, speed.fixed_seconds) >= 0
+    assert min(speed.seconds_per_byte, speed.seconds_per_request, speed.seconds_at_least) >= 0
     assert fitted_speed([]) is None
     assert RestoreSpeed().seconds([]) == 0.0
 

@@ -22,7 +22,7 @@ from tests.ui.conftest import SCRIPT, Pages, cells, text, titles, unchanged, unt
 
 pytestmark = pytest.mark.slow
 
-SPEED = RestoreSpeed(byte_seconds=1e-8, request_seconds=0.02)
+SPEED = RestoreSpeed(seconds_per_byte=1e-8, seconds_per_request=0.02)
 """The guess of a page: 100 MB/s, and 20 ms per request."""
 
 COUNT = 8
