@@ -6,6 +6,7 @@ who reads the job's code may read it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +17,17 @@ from typing import Any
 from msgspec import ValidationError
 
 from statestore.contract.model import JobContract
-from statestore.errors import FormatVersionError, InvalidArgumentError
+from statestore.errors import FormatVersionError, InvalidArgumentError, StorageError
 from statestore.format.documents import convert_value
 from statestore.parsing import parse_toml
+from statestore.restore.row_files import output_file
 
 FORMAT = 1
 """The newest format of a lock that this release reads, and the one that it writes."""
 
 _COMMENT = "# What the state of the job looks like, written by: statestore contract"
+_SEAL = "\n# SHA-256 of the lines above: "
+_REMEDY = "write it again with statestore contract"
 _LEFT_OUT = ("rows", "bytes")
 _NAMES = ("id", "name", "kind")
 _PARTS = ("sources", "operators", "states")
@@ -41,6 +45,40 @@ def lock_text(contract: JobContract) -> str:
     return "\n".join([_COMMENT, *_table_lines(body, ())]) + "\n"
 
 
+def write_lock(path: Path, contract: JobContract) -> bool:
+    """Write a lock file, whose last line tells a file that was cut or changed.
+
+    Args:
+        path: The file. Only a lock is replaced.
+        contract: The contract.
+
+    Returns:
+        Whether the file has changed.
+
+    Raises:
+        InvalidArgumentError: If the path has a file that is not a lock.
+        StorageError: If the file cannot be read or written.
+    """
+    body = lock_text(contract)
+    text = f"{body}{_SEAL}{_digest(body)}\n"
+    try:
+        before = path.read_text("utf-8", "replace") if path.exists() else None
+        if before is not None and not before.startswith(_COMMENT):
+            raise InvalidArgumentError(
+                f"{path} exists and is not a lock, so it is not replaced; name another file"
+            )
+        if before != text:
+            with output_file(path, replace=True) as file:
+                file.write(text.encode())
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+    return before != text
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
 def parse_lock(text: str, name: str) -> JobContract:
     """Return the contract in the text of a lock file.
 
@@ -52,14 +90,13 @@ def parse_lock(text: str, name: str) -> JobContract:
         FormatVersionError: If a newer release wrote the file.
         InvalidArgumentError: If the text is not a lock; the message has the place.
     """
-    remedy = "write it again with statestore contract"
     try:
         document = parse_toml(text)
     except ValueError as error:
-        raise InvalidArgumentError(f"{name} is not TOML: {error}; {remedy}") from error
+        raise InvalidArgumentError(f"{name} is not TOML: {error}; {_REMEDY}") from error
     version = document.pop("format", None)
     if not isinstance(version, int):
-        raise InvalidArgumentError(f"{name} is not a lock: it has no format number; {remedy}")
+        raise InvalidArgumentError(f"{name} is not a lock: it has no format number; {_REMEDY}")
     if version > FORMAT:
         raise FormatVersionError(
             f"{name} has format {version}, but this release supports at most {FORMAT}. Upgrade "
@@ -68,7 +105,7 @@ def parse_lock(text: str, name: str) -> JobContract:
     try:
         return convert_value(document, JobContract)
     except ValidationError as error:
-        raise InvalidArgumentError(f"{name} is not a lock: {error}; {remedy}") from error
+        raise InvalidArgumentError(f"{name} is not a lock: {error}; {_REMEDY}") from error
 
 
 def read_lock(path: Path) -> JobContract:
@@ -76,13 +113,20 @@ def read_lock(path: Path) -> JobContract:
 
     Raises:
         FormatVersionError: If a newer release wrote the file.
-        InvalidArgumentError: If the file cannot be read, or is not a lock.
+        InvalidArgumentError: If the file cannot be read, is not a lock, or was cut or changed.
     """
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(f"the lock {path} cannot be read: {error}") from error
-    return parse_lock(text, str(path))
+        raise InvalidArgumentError(f"the lock {path} cannot be read: {error}; {_REMEDY}") from error
+    contract = parse_lock(text, str(path))
+    body, _, digest = text.rpartition(_SEAL)
+    if digest.strip() != _digest(body):
+        raise InvalidArgumentError(
+            f"{path} was cut, merged or changed: its last line is not the digest of the others; "
+            f"{_REMEDY}"
+        )
+    return contract
 
 
 def _members(value: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore.contract.lock import FORMAT, lock_text, parse_lock, read_lock
+from statestore.contract.lock import FORMAT, lock_text, parse_lock, read_lock, write_lock
 from statestore.contract.model import JobContract, OperatorContract, SourceContract, StateContract
 from statestore.errors import FormatVersionError, InvalidArgumentError
 
@@ -109,6 +109,31 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     path.write_text(f"format = {FORMAT + 1}\nengine = 'new'\n")
     with pytest.raises(FormatVersionError, match=f"state.lock has format {FORMAT + 1}"):
         read_lock(path)
+
+
+def test_a_lock_that_was_cut_or_changed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state.lock"
+    assert write_lock(path, JOB)
+    assert not write_lock(path, JOB)
+    assert read_lock(path) == without_figures(JOB)
+    lines = path.read_text().splitlines(keepends=True)
+    for count in range(len(lines)):
+        path.write_text("".join(lines[:count]))
+        with pytest.raises(InvalidArgumentError, match="write it again with statestore contract"):
+            read_lock(path)
+    path.write_text("".join(lines).replace('total = "long"', 'total = "int"'))
+    with pytest.raises(InvalidArgumentError, match="was cut, merged or changed"):
+        read_lock(path)
+    path.write_bytes("".join(lines).replace("\n", "\r\n").encode())
+    assert read_lock(path) == without_figures(JOB), "git may change the ends of lines"
+
+
+def test_only_a_lock_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "job.py"
+    path.write_text("def build(): ...")
+    with pytest.raises(InvalidArgumentError, match="exists and is not a lock"):
+        write_lock(path, JOB)
+    assert path.read_text() == "def build(): ..."
 
 
 def test_a_value_that_toml_lacks_is_refused() -> None:

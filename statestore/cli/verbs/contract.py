@@ -12,8 +12,7 @@ from statestore.cli.contracts import contract_of_state
 from statestore.cli.drawing import counted
 from statestore.cli.options import checkpoint_argument
 from statestore.cli.output import Output, Page
-from statestore.contract.lock import lock_text
-from statestore.errors import StorageError
+from statestore.contract.lock import write_lock
 
 __all__ = ["write_contract"]
 
@@ -60,18 +59,13 @@ def write_contract(
 ) -> Output[WrittenContract]:
     """Write what the state looks like to a file, for a check without access to the state."""
     contract = contract_of_state(invocation, place, checkpoint)
-    text = lock_text(contract)
-    try:
-        before = to.read_bytes() if to.exists() else None
-        to.write_text(text, "utf-8")
-    except OSError as error:
-        raise StorageError(f"cannot write {to}: {error.strerror}") from error
+    is_changed = write_lock(to, contract)
     written = WrittenContract(
         lock=str(to),
         engine=contract.engine,
         operators=len(contract.operators),
         states=sum(len(operator.states) for operator in contract.operators),
-        is_changed=before != text.encode(),
+        is_changed=is_changed,
     )
     return Output(written, write_written)
 
