@@ -35,6 +35,8 @@ def job_function(job: str) -> Iterator[Callable[[Any], Any]]:
             f"JOB {job!r} must name a function, as job.py:build or package.module:build"
         )
     file = Path(place).resolve() if place.endswith(".py") else None
+    if file is not None and not file.is_file():
+        raise InvalidArgumentError(f"there is no file {place} with the job; check the path")
     folder = Path.cwd() if file is None else file.parent
     known = {*sys.modules}
     sys.path.insert(0, str(folder))

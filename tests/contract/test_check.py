@@ -120,7 +120,10 @@ def test_a_lost_state_is_allowed_by_name(job: Path) -> None:
     assert verdicts(store, f"{job}:declare") == (12, lost)
     for name in ("totals/by-user", "totals"):
         assert verdicts(store, f"{job}:declare", "--allow", f"lost={name}") == (0, lost)
-    assert verdicts(store, f"{job}:declare", "--allow", "lost=other") == (12, lost)
+    typo = run("check", store, f"{job}:declare", "--allow", "lost=other")
+    assert typo.exit_code == 2
+    names = "totals, totals/by-shop, totals/by-user"
+    assert f"--allow names 'other', which is none of {names}" in typo.stderr
 
 
 def test_a_lock_says_whether_production_is_the_same(job: Path) -> None:
@@ -165,7 +168,9 @@ def test_savepoints_and_a_store_of_one_are_compared_by_the_rules_of_flink(tmp_pa
         (["{store}"], 2, "name the OLD state or its --lock, and the NEW job"),
         (["{folder}", "{job}:declare"], 2, "has no state: it has no statestore.json"),
         (["{store}", "{job}:missing"], 2, "has no function 'missing'"),
-        (["{store}", "{folder}/none.py:declare"], 2, "cannot load"),
+        (["{store}", "{folder}/none.py:declare"], 2, "there is no file"),
+        (["{store}", "{job}"], 2, "name the function of the job, as"),
+        (["{store}", "{job}:declare", "--lock", "x"], 2, "or its --lock, not both"),
         (["{store}", "{job}:declare", "--allow", "totals"], 2, "must be lost=NAME"),
         (["--lock", "{folder}/none.lock", "{job}:declare"], 2, "cannot be read"),
         (["--locked", "{store}"], 2, "--locked compares a state with --lock FILE"),

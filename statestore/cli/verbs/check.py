@@ -160,7 +160,10 @@ def check_job(
     if lock is not None and new is None:
         new, old = old, None
     if new is None or (old is None) == (lock is None):
-        raise click.UsageError("name the OLD state or its --lock, and the NEW job")
+        both = "" if old is None or lock is None else ", not both"
+        raise click.UsageError(f"name the OLD state or its --lock{both}, and the NEW job")
+    if new.endswith(".py"):
+        raise click.UsageError(f"name the function of the job, as {new}:build")
     accepted = _allowed_names(allowed)
     columns = named_values("--renamed", "OLD=NEW", renamed)
     now = contract_of_place(invocation, new)
@@ -176,7 +179,13 @@ def check_job(
     if now is None:
         conf = named_values("--conf", "NAME=VALUE", settings)
         now = contract_of_function(new, before, output_mode, conf)
-    states = tuple(_checked(each, accepted) for each in sorted(compare(before, now), key=_severity))
+    findings = sorted(compare(before, now), key=_severity)
+    known = {name for each in findings for name in (each.name, each.operator) if name}
+    for _, name in sorted(accepted):
+        if name not in known:
+            names = ", ".join(sorted(known))
+            raise click.UsageError(f"--allow names {name!r}, which is none of {names}")
+    states = tuple(_checked(each, accepted) for each in findings)
     problems = [state for state in states if state.verdict not in _FITS and not state.is_allowed]
     checked = CheckedJob(
         old=str(lock or old), new=new, engine=before.engine, fits=not problems, states=states
