@@ -109,21 +109,21 @@ _COMPARING = (
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of Spark. Repeatable.",
+    help="A setting of Spark.",
 )
 @click.option(
     "--output-key",
     multiple=True,
     metavar="COLUMN",
-    help="A column of the output's key. Repeatable. [the key of a StatefulQuery]",
+    help="A column of the output's key. [the key of a StatefulQuery]",
 )
-@click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not compare it. Repeatable.")
+@click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not compare it.")
 @click.option(
     "--tolerance",
     "tolerances",
     multiple=True,
     metavar="COLUMN=NUMBER",
-    help="The largest difference of numbers that does not count. Repeatable.",
+    help="The largest difference of numbers that does not count.",
 )
 @click.option("--where", metavar="SQL", help="Only rows for which this condition holds.")
 @any_state_option
@@ -264,11 +264,14 @@ def _version(module: Any, built: Any, job: str, output_mode: str) -> Any:
 
 
 def _numbers(tolerances: tuple[str, ...]) -> dict[str, float]:
-    values = named_values("--tolerance", "COLUMN=NUMBER", tolerances, at_last=True)
-    try:
-        return {name: float(text) for name, text in values.items()}
-    except ValueError as error:
-        raise click.UsageError(f"--tolerance: {error}") from error
+    numbers = {}
+    texts = named_values("--tolerance", "COLUMN=NUMBER", tolerances, at_last=True)
+    for name, text in texts.items():
+        try:
+            numbers[name] = float(text)
+        except ValueError:
+            raise click.UsageError(f"--tolerance {name}={text}: not a number") from None
+    return numbers
 
 
 def write_rehearsal(page: Page, rehearsal: Rehearsal) -> None:
