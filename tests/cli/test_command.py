@@ -77,8 +77,9 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 
 def test_the_verbs() -> None:
     wanted = (
-        "bisect bootstrap compact config copy demo diff edit expire flink forget gc get kafka list "
-        "plan publish query rekey repair restore savepoint show spark trend ui upgrade verify"
+        "bisect bootstrap check compact config contract copy demo diff edit expire flink forget gc "
+        "get kafka list plan publish query rehearse rekey repair restore savepoint show spark "
+        "trend ui upgrade verify"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
     within = [
@@ -129,8 +130,9 @@ def test_the_description_is_one_sentence() -> None:
 def examples() -> list[str]:
     # The examples of the verbs for Spark's and Flink's checkpoints need such checkpoints: see
     # test_spark.py, test_flink.py and test_flink_show.py in verbs/. Those for Kafka need two
-    # clusters: see tests/services/test_kafka_mirror.py. Those that serve pages run in tests/ui.
-    elsewhere = ("spark", "flink", "kafka")
+    # clusters: see tests/services/test_kafka_mirror.py. Those that serve pages run in tests/ui, and
+    # those that need a job in tests/contract.
+    elsewhere = ("spark", "flink", "kafka", "check", "contract", "rehearse")
     shown = [verb for name, verb in COMMANDS.items() if not name.startswith(elsewhere)]
     each = [e for c in (cli, *shown) if isinstance(c, Root | Verb) for e in c.examples]
     return [e for e in each if "statestore ui" not in e or "--to " in e]
@@ -211,7 +213,7 @@ def test_every_error_leaves_with_its_code(
     ("arguments", "code", "message"),
     [
         (["lst"], 2, "unknown command 'lst'; did you mean 'list'?\nTry: statestore --help"),
-        (["xyz"], 2, "unknown command 'xyz'; the commands are bisect, bootstrap, compact, config"),
+        (["xyz"], 2, "unknown command 'xyz'; the commands are bisect, bootstrap, check, compact"),
         (["list"], 2, "no store is named: pass --store URL, or set STATESTORE_URI\nTry: "),
         (["list", "--sture", "x"], 2, "no such option '--sture'"),
         (["spark", "bootstrap", "nope"], 2, "JOB 'nope' must name a function, as job.py:build"),

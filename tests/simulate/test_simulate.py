@@ -182,7 +182,7 @@ def broken_labels(patch: pytest.MonkeyPatch) -> None:
 def broken_youth(patch: pytest.MonkeyPatch) -> None:
     """A shared file has the same age in the new store as in the other one."""
 
-    def linked(old: Path, new: Path) -> bool:
+    def linked(old: Path, new: Path, **_: bool) -> bool:
         new.parent.mkdir(parents=True, exist_ok=True)
         os.link(old, new)
         return True

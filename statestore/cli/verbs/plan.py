@@ -89,7 +89,8 @@ _OF_ONE_PLAN = {
         "reads. With --graph: the operators that find state, and the state that would be "
         "dropped. With --hosts: where each subtask should run. With several numbers: the bytes "
         "that move, the time and the cost (prices) of each. With --restart: how long a restart "
-        "takes at some numbers, by the restores measured here, with bounds and how sure that is. "
+        "takes at some numbers, by the restores measured here or restore_rate, with bounds and "
+        "how sure that is. "
         "With --input, without a store: the parallelism of a batch job by Flink's adaptive batch "
         "scheduler."
     ),
