@@ -125,7 +125,7 @@ class Job:
     def document(self, *words: str, to: str = "rehearsal", status: int = 0) -> Any:
         """Run the command, and return its JSON."""
         done = self.rehearse(*words, "--output", "json", to=to)
-        assert (done.exit_code, done.stderr) == (status, ""), (done.output, done.exception)
+        assert (done.exit_code, done.stderr) == (status, ""), (done.output, str(done.exception))
         return json.loads(done.stdout)
 
     def tree(self) -> dict[str, tuple[int, int, int]]:

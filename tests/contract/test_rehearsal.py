@@ -130,7 +130,7 @@ def test_small_and_ignored_differences_do_not_count(job: Job) -> None:
     for option, problem in (
         (("--ignore", "m"), "no compared state has a column 'm'"),
         (("--tolerance", "user=1"), "'user' identifies the rows"),
-        (("--tolerance", "total=much"), "could not convert string to float"),
+        (("--tolerance", "total=much"), "--tolerance total=much: not a number"),
         (("--where", "m > 1", "--state", "totals/per-user"), "cannot evaluate 'm > 1'"),
     ):
         done = job.rehearse(*words, *option)
