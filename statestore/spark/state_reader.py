@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -111,7 +112,8 @@ class SubtaskReader(DataSourceReader):
 def register(spark: SparkSession, resolve: Callable[[Mapping[str, str]], Read]) -> None:
     """Register ``spark.read.format("keyed_state")`` with a session.
 
-    ``resolve`` turns the options into a read.
+    Spark lets only one session of a JVM register it: in a session that ``newSession`` made, rows
+    are read with :meth:`to_spark`. ``resolve`` turns the options into a read.
     """
 
     class KeyedStateDataSource(DataSource):
@@ -127,4 +129,8 @@ def register(spark: SparkSession, resolve: Callable[[Mapping[str, str]], Read]) 
             warm_up_worker()
             return SubtaskReader(resolve(self.options))
 
-    spark.dataSource.register(KeyedStateDataSource)
+    try:
+        spark.dataSource.register(KeyedStateDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from statestore import StateStore
 from statestore.errors import InvalidArgumentError, MissingDependencyError
 from statestore.spark import session
 from statestore.spark.java import JavaProblem
@@ -311,3 +312,14 @@ def test_another_failure_keeps_sparks_message() -> None:
     assert done.returncode == 1
     assert "JAVA_GATEWAY_EXITED" in done.stderr
     assert "nonsense" in done.stderr
+
+
+def test_a_second_session_of_a_jvm_reads_a_store(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark refuses to register a Python data source in it, as the first session has it."""
+    place = str(tmp_path / "store")
+    for each in (spark, spark.newSession()):
+        store = StateStore.open(place, spark=each, table_format="parquet")
+        with store.snapshot(parallelism=1) as checkpoint:
+            checkpoint.write_keyed("o", "s", [{"k": 1, "v": 2}], key=["k"])
+        rows = store.restore(parallelism=2).keyed("o", "s").to_spark().collect()
+        assert [(row.k, row.v) for row in rows] == [(1, 2)]
