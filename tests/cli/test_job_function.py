@@ -47,7 +47,7 @@ def test_a_package_of_the_working_folder_is_loaded(
     ("job", "problem"),
     [
         ("job.py:none", "job.py has no function 'none'"),
-        ("lost.py:build", r"cannot load lost.py: FileNotFoundError"),
+        ("lost.py:build", r"there is no file lost.py with the job"),
         ("broken.py:build", "cannot load broken.py: ZeroDivisionError"),
     ],
 )

@@ -340,7 +340,7 @@ def test_a_new_query_is_planned_and_starts_with_a_csv_file(run: Run) -> None:
     ("words", "message"),
     [
         (("job.py:none",), "job.py has no function 'none'"),
-        (("none.py:build",), "cannot load none.py"),
+        (("none.py:build",), "there is no file none.py with the job"),
         (("job.py",), "must name a function"),
         (("job.py:Path", "./new"), "job.py:Path failed: TypeError"),
         (("broken.py:build",), "cannot load broken.py: NameError: name 'spark' is not defined"),
