@@ -111,7 +111,11 @@ def contract_of_function(
         return _contract("streaming_side", "contract_of_processor", processor, old)
     if "checkpoint" in inspect.signature(function).parameters:
         return contract_of_declared(function, job)
-    built = call_job(function, open_session(".", settings), job)
+    try:
+        built = call_job(function, open_session(".", settings), job)
+    except InvalidArgumentError as error:
+        error.add_note("it got a SparkSession; one that declares states takes 'checkpoint'")
+        raise
     if hasattr(built, "isStreaming"):
         return _contract("spark_side", "contract_of_query", built, output_mode, old, settings)
     return _contract("streaming_side", "contract_of_built", built, job)
