@@ -47,6 +47,7 @@ __all__ = [
     "complete_checkpoint",
     "complete_savepoint",
     "dry_run_option",
+    "examples_option",
     "from_older_option",
     "hash_scheme_option",
     "key_column_option",
@@ -59,10 +60,12 @@ __all__ = [
     "no_checkpoint_argument",
     "one_state_option",
     "operators_option",
+    "output_mode_option",
     "parallelism_option",
     "restore_options",
     "shape_options",
     "side_arguments",
+    "spark_settings_option",
     "spark_target",
     "sql_option",
     "state_option",
@@ -296,6 +299,35 @@ def keys_option(default: int, **attributes: Any) -> Callable[[F], F]:
         metavar="N",
         help=f"The number of keys to show for each state. [{default}]",
     )
+
+
+def examples_option(
+    default: int, text: str = "differing rows to show for each state"
+) -> Callable[[F], F]:
+    """Return ``--examples``, the number of rows to show."""
+    return click.option(
+        "--examples",
+        type=click.IntRange(min=0),
+        default=default,
+        metavar="N",
+        help=f"The number of {text}. [{default}]",
+    )
+
+
+def spark_settings_option(
+    text: str = "A setting of Spark with which the query will run.",
+) -> Callable[[F], F]:
+    """Return ``--conf``, settings of Spark as in ``spark-submit``."""
+    return click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help=text)
+
+
+output_mode_option = click.option(
+    "--output-mode",
+    type=click.Choice(("append", "update", "complete")),
+    default="append",
+    help="The output mode of a Spark query. [append]",
+)
+"""The output mode of a query that a job builds, which its plan does not have."""
 
 
 def max_parallelism_option(text: str, *, required: bool = False) -> Callable[[F], F]:

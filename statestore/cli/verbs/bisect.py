@@ -9,7 +9,12 @@ import click
 from statestore.cli.checkpoints import write_left_out, write_row_changes
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted, span_text, when
-from statestore.cli.options import checkpoint_argument, one_state_option, time_limit
+from statestore.cli.options import (
+    checkpoint_argument,
+    examples_option,
+    one_state_option,
+    time_limit,
+)
 from statestore.cli.output import MOST_NAMES, Output, Page, progress_bar, table_of
 from statestore.cli.summaries import maker
 from statestore.maintenance.bisect import Bisection, FoundCheckpoint, ReplayRange
@@ -56,13 +61,7 @@ _HALVING = (
     help="The predicate: an SQL expression of DuckDB over the columns of the state.",
 )
 @click.option("--all", "every", is_flag=True, help="Look at each checkpoint instead of halving.")
-@click.option(
-    "--examples",
-    type=click.IntRange(min=0),
-    default=DEFAULT_EXAMPLES,
-    metavar="N",
-    help=f"The number of changed rows to show. [{DEFAULT_EXAMPLES}]",
-)
+@examples_option(DEFAULT_EXAMPLES, "changed rows to show")
 @pass_invocation
 def find_first(
     invocation: Invocation,

@@ -13,6 +13,7 @@ from statestore.cli.arguments import named_values
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.contracts import contract_of_function, contract_of_place, contract_of_state
 from statestore.cli.drawing import count, counted, size
+from statestore.cli.options import output_mode_option, spark_settings_option
 from statestore.cli.output import Output, Page, printable
 from statestore.contract.compare import compare
 from statestore.contract.lock import lock_text, read_lock
@@ -126,19 +127,8 @@ class CheckedLock:
     metavar="OLD=NEW",
     help="A column that a Spark query renames; Spark compares no names.",
 )
-@click.option(
-    "--output-mode",
-    type=click.Choice(("append", "update", "complete")),
-    default="append",
-    help="The output mode of a Spark query. [append]",
-)
-@click.option(
-    "--conf",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of Spark with which the query will run.",
-)
+@output_mode_option
+@spark_settings_option()
 @pass_invocation
 def check_job(
     invocation: Invocation,

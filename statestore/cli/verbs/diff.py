@@ -13,7 +13,13 @@ from statestore.catalog.catalog import Checkpoint
 from statestore.cli.checkpoints import write_left_out, write_row_changes
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, size
-from statestore.cli.options import MOST_ROWS, any_state_option, limit_option, side_arguments
+from statestore.cli.options import (
+    MOST_ROWS,
+    any_state_option,
+    examples_option,
+    limit_option,
+    side_arguments,
+)
 from statestore.cli.output import (
     Column,
     Output,
@@ -71,13 +77,7 @@ __all__ = ["Joined", "compare_checkpoints"]
     help="The store of B, which is accessed with the same credentials.",
 )
 @any_state_option
-@click.option(
-    "--examples",
-    type=click.IntRange(min=0),
-    default=DEFAULT_EXAMPLES,
-    metavar="N",
-    help=f"The number of differing rows to show for each state. [{DEFAULT_EXAMPLES}]",
-)
+@examples_option(DEFAULT_EXAMPLES)
 @click.option("--exit-code", is_flag=True, help="Exit with status 1 if anything differs.")
 @click.option(
     "--rows",

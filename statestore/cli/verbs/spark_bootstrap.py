@@ -15,6 +15,8 @@ from statestore.cli.options import (
     INSTANT,
     dry_run_option,
     location_module,
+    output_mode_option,
+    spark_settings_option,
 )
 from statestore.cli.output import Output, Page, page, progress_bar, table_of
 from statestore.cli.verbs.spark import exported_table, open_session
@@ -73,12 +75,7 @@ class QueryPlan:
 )
 @click.argument("job")
 @click.argument("new", required=False)
-@click.option(
-    "--output-mode",
-    type=click.Choice(("append", "update", "complete")),
-    default="append",
-    help="The output mode of the query. [append]",
-)
+@output_mode_option
 @click.option(
     "--from-table",
     "tables",
@@ -98,15 +95,9 @@ class QueryPlan:
 @click.option(
     "--files-after", type=INSTANT, metavar="TIME", help="Older files of file sources count as read."
 )
-@click.option(
-    "--conf",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help=(
-        "A setting of Spark with which the query will run, such as "
-        "spark.sql.shuffle.partitions=8, its state store provider, or packages."
-    ),
+@spark_settings_option(
+    "A setting of Spark with which the query will run, such as "
+    "spark.sql.shuffle.partitions=8, its state store provider, or packages."
 )
 @click.option(
     "--fingerprint", metavar="TEXT", help="The plan that the tables are for; another is refused."
