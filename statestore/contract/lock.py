@@ -17,10 +17,10 @@ from typing import Any
 from msgspec import ValidationError
 
 from statestore.contract.model import JobContract
-from statestore.errors import FormatVersionError, InvalidArgumentError, StorageError
+from statestore.errors import FormatVersionError, InvalidArgumentError
 from statestore.format.documents import convert_value
 from statestore.parsing import parse_toml
-from statestore.restore.row_files import output_file
+from statestore.restore.row_files import check_output_file, output_file
 
 FORMAT = 1
 """The newest format of a lock that this release reads, and the one that it writes."""
@@ -56,23 +56,17 @@ def write_lock(path: Path, contract: JobContract) -> bool:
         Whether the file has changed.
 
     Raises:
-        InvalidArgumentError: If the path has a file that is not a lock.
+        InvalidArgumentError: If the path has a file that is not a lock, or is inside a store.
         StorageError: If the file cannot be read or written.
     """
     body = lock_text(contract)
     text = f"{body}{_SEAL}{_digest(body)}\n"
-    try:
-        before = path.read_text("utf-8", "replace") if path.exists() else None
-        if before is not None and not before.startswith(_COMMENT):
-            raise InvalidArgumentError(
-                f"{path} exists and is not a lock, so it is not replaced; name another file"
-            )
-        if before != text:
-            with output_file(path, replace=True) as file:
-                file.write(text.encode())
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
-    return before != text
+    check_output_file(path, replace=_COMMENT.encode())
+    if path.exists() and path.read_bytes() == text.encode():
+        return False
+    with output_file(path, replace=True) as file:
+        file.write(text.encode())
+    return True
 
 
 def _digest(body: str) -> str:

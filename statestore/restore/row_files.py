@@ -237,15 +237,16 @@ def _lock(directory: Path, held: ExitStack) -> None:
 Contents = Mapping[tuple[str, str], RowSet]
 
 
-def check_output_file(path: Path, *, replace: bool) -> None:
+def check_output_file(path: Path, *, replace: bool | bytes) -> None:
     """Check the place of a file before any work is done for its contents.
 
     Args:
         path: The file.
-        replace: Whether the file may exist.
+        replace: Whether the file may exist; if bytes, only if it begins with them.
 
     Raises:
         InvalidArgumentError: the place is inside a store or in no existing folder, or it is taken.
+        StorageError: the existing file cannot be read.
     """
     refuse_inside_store(LocalStorage(str(path)), "the file")
     if not path.parent.is_dir():
@@ -254,17 +255,28 @@ def check_output_file(path: Path, *, replace: bool) -> None:
         )
     if path.is_dir():
         raise InvalidArgumentError(f"cannot write {path}: it is a folder; add the name of a file")
-    if not replace and path.exists():
+    if path.exists() and not _may_replace(path, replace):
         raise InvalidArgumentError(f"{path} exists; remove it, or choose another name")
 
 
+def _may_replace(path: Path, replace: bool | bytes) -> bool:
+    """Return whether an existing file is one that a command writes again."""
+    if isinstance(replace, bool):
+        return replace
+    try:
+        with path.open("rb") as file:
+            return file.read(len(replace)) == replace
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+
+
 @contextmanager
-def output_file(path: Path, *, replace: bool) -> Iterator[IO[bytes]]:
+def output_file(path: Path, *, replace: bool | bytes) -> Iterator[IO[bytes]]:
     """Yield a file that gets its name when the block ends without an error; it is durable then.
 
     Args:
         path: The file.
-        replace: Whether the file may exist.
+        replace: As in :func:`check_output_file`.
 
     Yields:
         The open file, under another name.

@@ -313,6 +313,7 @@ with needs_extra("ui", "the pages of a store"):
     from markupsafe import Markup
 
 
+PAGE: Final = b"<!doctype html>"  # how a report begins; no other file is replaced
 MOST_BYTES: Final = 300_000
 """The largest size of a report."""
 
@@ -344,7 +345,7 @@ def write_report(
     written, and the errors of the parts.
     """
     target = Path(to)
-    check_output_file(target, replace=True)
+    check_output_file(target, replace=PAGE)
     base = None if against is None else store.checkpoint(against)
     return _write(
         target, store.url, collect_sections(store, store.checkpoint(which), base, progress)
@@ -368,7 +369,7 @@ def write_comparison(
 def _write(target: Path, url: str, sections: Sequence[Section]) -> Report:
     text, left_out = _fit(url, sections)
     page = text.encode()
-    with output_file(target, replace=True) as file:
+    with output_file(target, replace=PAGE) as file:
         file.write(page)
     return Report(len(page), left_out)
 

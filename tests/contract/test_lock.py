@@ -131,7 +131,7 @@ def test_a_lock_that_was_cut_or_changed_is_refused(tmp_path: Path) -> None:
 def test_only_a_lock_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "job.py"
     path.write_text("def build(): ...")
-    with pytest.raises(InvalidArgumentError, match="exists and is not a lock"):
+    with pytest.raises(InvalidArgumentError, match="exists; remove it, or choose another name"):
         write_lock(path, JOB)
     assert path.read_text() == "def build(): ..."
 

@@ -222,6 +222,11 @@ def test_what_cannot_be_rehearsed_is_refused(job: Job) -> None:
         ((old, "--old", old), "job/store/r", "is inside the store"),
         ((old, "--old", old), "job/progress/r", "is inside the location"),
         ((f"{job.folder / 'wrong.py'}:build", "--old", old), "r", "not int"),
+        (
+            (old, "--old", old, "--page", old.removesuffix(":build")),
+            "r",
+            "job.py exists; remove it",
+        ),
         ((old,), "r", "pass --old to run the old version, too"),
         ((old, "3", "--batches", "1"), "r", "remove --batches"),
         (("--promote",), "r", "r has no rehearsal"),

@@ -71,3 +71,16 @@ def test_a_file_that_cannot_be_written_is_a_storage_error() -> None:
         output_file(Path("/proc/new"), replace=False),
     ):
         pass
+
+
+def test_only_a_file_with_this_beginning_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    for content in (b"<html>1", b"<html>2"):
+        with output_file(path, replace=b"<html>") as file:
+            file.write(content)
+    assert path.read_bytes() == b"<html>2"
+    for other in (b"def build(): ...", b"", b"<htm"):
+        path.write_bytes(other)
+        with pytest.raises(InvalidArgumentError, match="exists; remove it"):
+            check_output_file(path, replace=b"<html>")
+        assert path.read_bytes() == other

@@ -16,7 +16,12 @@ from statestore.cli.arguments import named_values
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted, size
 from statestore.cli.job_function import call_job, job_function, job_version
-from statestore.cli.options import any_state_option
+from statestore.cli.options import (
+    any_state_option,
+    examples_option,
+    output_mode_option,
+    spark_settings_option,
+)
 from statestore.cli.output import Output, Page, pause
 from statestore.cli.verbs.diff import write_difference
 from statestore.cli.verbs.spark import open_session
@@ -32,6 +37,7 @@ from statestore.contract.rehearsal import (
 from statestore.errors import InvalidArgumentError
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
 from statestore.maintenance.diff_rule import DiffRule
+from statestore.restore.row_files import check_output_file
 from statestore.storage import open_storage
 
 __all__ = ["rehearse_job"]
@@ -98,19 +104,8 @@ _COMPARING = (
     help="The versions are run with this Flink, such as 2.3.",
 )
 @click.option("--batches", type=click.IntRange(min=1), metavar="N", help="Run N micro-batches.")
-@click.option(
-    "--output-mode",
-    type=click.Choice(("append", "update", "complete")),
-    default="append",
-    help="The output mode of a Spark query. [append]",
-)
-@click.option(
-    "--conf",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of Spark.",
-)
+@output_mode_option
+@spark_settings_option()
 @click.option(
     "--output-key",
     multiple=True,
@@ -127,13 +122,7 @@ _COMPARING = (
 )
 @click.option("--where", metavar="SQL", help="Only rows for which this condition holds.")
 @any_state_option
-@click.option(
-    "--examples",
-    type=click.IntRange(min=0),
-    default=DEFAULT_EXAMPLES,
-    metavar="N",
-    help=f"The number of differing rows to show for each state. [{DEFAULT_EXAMPLES}]",
-)
+@examples_option(DEFAULT_EXAMPLES)
 @click.option("--page", "page_file", metavar="FILE", help="Also write a report as one HTML file.")
 @click.option("--promote", "promotes", is_flag=True, help="Make the new state the job's.")
 @click.option("--discard", "discards", is_flag=True, help="Remove all that the rehearsal wrote.")
@@ -190,18 +179,23 @@ def rehearse_job(
             **{name: options[name] for name in ("operator", "state", "output_key", "examples")},
         ),
     )
+    report = None if page_file is None else _report_module(page_file)
     rehearsal: Rehearsal = _rehearse(
         invocation, request, options["output_mode"], options["settings"]
     )
-    if page_file is not None:
-        importlib.import_module("statestore.ui.report").write_comparison(
-            page_file,
-            rehearsal.plan.source,
-            "Rehearsal of a new version",
-            dict(_facts(rehearsal)),
-            rehearsal.difference,
+    if report is not None:
+        facts, found = dict(_facts(rehearsal)), rehearsal.difference
+        report.write_comparison(
+            page_file, rehearsal.plan.source, "Rehearsal of a new version", facts, found
         )
     return Output(rehearsal, write_rehearsal, status=int(rehearsal.difference.differs))
+
+
+def _report_module(page_file: str) -> Any:
+    """Return the module that writes a report, if it can write this file."""
+    module: Any = importlib.import_module("statestore.ui.report")
+    check_output_file(Path(page_file), replace=module.PAGE)
+    return module
 
 
 def _rehearse(
