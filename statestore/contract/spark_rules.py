@@ -37,9 +37,7 @@ CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 MODES = ("timeMode", "outputMode")
-_AGGREGATIONS = (
-    *("stateStoreSave", "sessionWindowStateStoreSaveExec", "StatefulStreamlineAggregate"),
-)
+_AGGREGATIONS = "stateStoreSave", "sessionWindowStateStoreSaveExec", "StatefulStreamlineAggregate"
 _BOOTSTRAP = "statestore spark bootstrap JOB NEW --from-table STATE=TABLE"
 _REPARTITION = "statestore spark repartition LOCATION NEW --shuffle-partitions"
 
@@ -234,7 +232,7 @@ def _judge(
 
 def _worst(findings: Sequence[tuple[Verdict, str]]) -> tuple[Verdict, str]:
     """Return the most severe of several verdicts with all reasons for it."""
-    severity = (*(Verdict.UNFIT, Verdict.LOST, Verdict.UNKNOWN, Verdict.CONVERTS, Verdict.SAME),)
+    severity = Verdict.UNFIT, Verdict.LOST, Verdict.UNKNOWN, Verdict.CONVERTS, Verdict.SAME
     worst = next((each for each in severity if each in dict(findings)), Verdict.SAME)
     return worst, "; ".join(reason for verdict, reason in findings if verdict is worst and reason)
 

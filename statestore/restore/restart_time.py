@@ -2,7 +2,7 @@
 
 A subtask restores its files one after another, and a restore waits for its slowest subtask:
 
-    seconds = fixed seconds + bytes * seconds per byte + requests * seconds per request
+    seconds = seconds at least + bytes * seconds per byte + requests * seconds per request
 
 The three numbers are fitted to the restores that were measured on this machine, by the least
 squares of relative errors, none below 0. How far the fit is from each of them, without that one,
@@ -50,7 +50,7 @@ class SubtaskReads(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreSpeed:
-    """What a subtask takes for its bytes and requests, and in any case."""
+    """The time of a subtask: for each byte, for each request, and in any case."""
 
     seconds_per_byte: float = 0.0
     seconds_per_request: float = 0.0
@@ -209,7 +209,7 @@ def predict(
 def _known(
     seconds: float, ratios: Sequence[float], certainty: Certainty, source: str
 ) -> RestartTime:
-    """Return a time with its bounds, or that it is unknown because the restores differ too much."""
+    """Return a time with its bounds; it is unknown if the restores differ too much."""
     nearest = sorted(ratios, key=lambda ratio: abs(math.log(ratio)))
     kept = nearest[: math.ceil(_SHARE * len(nearest))]
     low, high = min(kept), max(kept)
