@@ -93,11 +93,14 @@ class RunningQueries:
         try:
             loop = asyncio.get_running_loop()
             result = loop.run_in_executor(self._threads, function, cancelled)
+            # If the server cancels this task, nothing else reads the error of the query.
+            result.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             await asyncio.wait((result, left), return_when=asyncio.FIRST_COMPLETED)
             if not result.done():
                 cancelled.set()
             return await result
         finally:
+            cancelled.set()
             left.cancel()
             self._cancellations.remove(cancelled)
             self._free += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import http.client
 import os
 import re
@@ -10,17 +12,23 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from urllib.parse import urlencode, urlsplit
 
 import pytest
+from starlette.requests import Request
+from starlette.types import Message
 
 from statestore import StateStore
 from statestore.cli.command import Verb
 from statestore.cli.verbs.ui import serve_store
+from statestore.errors import QueryStoppedError
 from statestore.ui.app import host_names
+from statestore.ui.requests import RunningQueries
 from statestore.ui.sql import QueryLimits
 from tests.ui.conftest import LIMITS, Pages
 
@@ -282,6 +290,7 @@ def test_ctrl_c_stops_the_command_immediately(store: StateStore, example: str, w
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         ) as process,
         ThreadPoolExecutor(1) as pool,
+        ExitStack() as clients,
     ):
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -295,9 +304,9 @@ def test_ctrl_c_stops_the_command_immediately(store: StateStore, example: str, w
             kept = send(address, "GET", f"/newest{found[2]}")[2]["set-cookie"]
             cookie = {"Cookie": kept.partition(";")[0]}
         assert send(address, "GET", "/newest", headers=cookie)[1] == '{"id":"3"}'
-        clients = []
         if work == "queries":
-            clients = [begin(address, ENDLESS) for _ in range(2)]
+            for _ in range(2):
+                clients.enter_context(begin(address, ENDLESS))
             until_status(address, 503)
         elif work == "a page":
             hanging = pool.submit(send, address, "GET", "/")
@@ -309,8 +318,35 @@ def test_ctrl_c_stops_the_command_immediately(store: StateStore, example: str, w
         # One second on an idle machine.
         assert time.monotonic() - begun < (1 if os.getloadavg()[0] < 1 else 10)
         assert process.stderr.read() == ""
-        for client in clients:
-            client.close()
+
+
+def test_the_error_of_a_query_of_a_cancelled_request_is_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A server that stops cancels its requests; their queries end with an error after that."""
+
+    async def receive() -> Message:
+        await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    def query(cancelled: threading.Event) -> None:
+        assert cancelled.wait(60)
+        raise QueryStoppedError("the query was cancelled")
+
+    async def stop_during_a_query() -> None:
+        queries = RunningQueries(1)
+        request = Request({"type": "http"}, receive)
+        running = asyncio.create_task(queries.run(request, query))
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait((running,))
+        assert running.cancelled()
+        # With one thread, the next query runs when the cancelled one has ended.
+        await queries.run(request, lambda cancelled: None)
+
+    asyncio.run(stop_during_a_query())
+    gc.collect()
+    assert caplog.messages == []
 
 
 def test_a_nested_answer_is_an_error_on_the_page(pages: Pages, store: StateStore) -> None:
