@@ -188,7 +188,7 @@ def _imported(place: str, moved: dict[str, str], work: Path) -> Found:
 class Savepoints:
     """The golden snapshots, of which each process unpacks the ones that it draws."""
 
-    allowed: ClassVar[frozenset[str]] = frozenset({"found", "same", "changed", "moved"})
+    allowed: ClassVar[frozenset[str]] = frozenset({"found", "same", "warned", "changed", "moved"})
 
     def __init__(self, folder: Path) -> None:
         self._work = folder / "work"
@@ -231,6 +231,7 @@ def outcome(case: Case, action: str, file: Path, whole: Found, work: Path) -> st
     * ``same``: the result equals the original.
     * ``found``: a typed error, which names the file or the operator.
     * ``changed``: each state has its original number of rows, but a row or a property differs.
+    * ``warned``: the same, and ``show`` names a sign of damage.
     * ``moved``: the number of rows is the same, but some belong to another state.
 
     Any other text describes a failure. An untyped error is raised.
@@ -250,7 +251,10 @@ def outcome(case: Case, action: str, file: Path, whole: Found, work: Path) -> st
     counts, before = (sorted(map(_number, one.values())) for one in (found, wanted))
     if sum(counts) != sum(before):
         return f"rows are lost or added: {sum(counts)} of {sum(before)}"
-    return "changed" if [*filter(None, counts)] == [*filter(None, before)] else "moved"
+    if [*filter(None, counts)] != [*filter(None, before)]:
+        return "moved"
+    shown = show_savepoint(str(case.place), access=SavepointAccess(moved=case.moved))
+    return "warned" if any(operator.implausible for operator in shown.operators) else "changed"
 
 
 def _number(value: Any) -> int:

@@ -233,6 +233,8 @@ def _write_operator(page: Page, operator: ShownOperator) -> None:
         page.line(f"  not read     {operator.problem}")
     for warning in operator.warnings:
         page.line(f"  warning      {warning}")
+    for sign in operator.implausible:
+        page.line(f"  implausible  {sign.state}: {sign.problem}")
     if operator.keyed:
         numbers = ("entries", "key groups", "fullest", "bytes")
         table = table_of("keyed state", *numbers, "kind", "key", "value", right=set(numbers))

@@ -29,6 +29,7 @@ from statestore.jobgraph.operators import operator_id
 
 if TYPE_CHECKING:
     from statestore.interop.flink.importing.import_state import ImportedSavepoint
+    from statestore.interop.flink.read.plausibility import ImplausibleState
 
 __all__ = ["import_state"]
 
@@ -191,7 +192,8 @@ class FlinkImportSummary:
     """A savepoint that was imported as checkpoint ``checkpoint_id``.
 
     ``flink_checkpoint_id`` is the savepoint's number in Flink. ``found`` is True if the savepoint
-    had been imported before. ``warnings`` name timers that may be lost.
+    had been imported before. ``warnings`` name timers that may be lost. ``implausible`` are states
+    with a sign of damage that is no error.
     """
 
     savepoint: str
@@ -203,6 +205,7 @@ class FlinkImportSummary:
     states: tuple[ImportedStateSummary, ...]
     left_out: tuple[LeftOutState, ...]
     warnings: tuple[str, ...]
+    implausible: tuple[ImplausibleState, ...]
 
 
 def write_imported(page: Page, imported: FlinkImportSummary) -> None:
@@ -229,6 +232,8 @@ def write_imported(page: Page, imported: FlinkImportSummary) -> None:
             page.line(f"{line}: {state.kept_as_bytes}")
     for warning in imported.warnings:
         page.line(f"warning: {warning}")
+    for sign in imported.implausible:
+        page.line(f"implausible: {sign.state} of {sign.operator}: {sign.problem}")
 
 
 def _summary(imported: ImportedSavepoint) -> FlinkImportSummary:
@@ -255,4 +260,5 @@ def _summary(imported: ImportedSavepoint) -> FlinkImportSummary:
         ),
         left_out=imported.left_out,
         warnings=imported.warnings,
+        implausible=imported.implausible,
     )

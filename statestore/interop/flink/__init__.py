@@ -34,6 +34,7 @@ from statestore.interop.flink.options import (
     SavepointHints,
 )
 from statestore.interop.flink.read.keyed_states import SavepointRows, StateEntries
+from statestore.interop.flink.read.plausibility import ImplausibleState
 from statestore.interop.flink.read.refusals import Refused
 from statestore.interop.flink.read.savepoint import FlinkOperator, FlinkSavepoint, open_savepoint
 from statestore.interop.flink.read.show_savepoint import (
@@ -53,6 +54,7 @@ __all__ = [
     "FlinkOperator",
     "FlinkSavepoint",
     "FlinkTarget",
+    "ImplausibleState",
     "ImportedOperator",
     "ImportedSavepoint",
     "ImportedState",

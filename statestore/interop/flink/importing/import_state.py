@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import Lock
 from typing import Any, TypeAlias
@@ -47,11 +47,18 @@ from statestore.interop.flink.importing.stored_import import (
 from statestore.interop.flink.metadata.versions import find_kryo_version
 from statestore.interop.flink.options import ACCESS, HINTS, SavepointAccess, SavepointHints
 from statestore.interop.flink.read.canonical import prefix_bytes
+from statestore.interop.flink.read.plausibility import (
+    ImplausibleState,
+    access_bounds,
+    find_implausible_classes,
+    find_implausible_times,
+    lost_timers,
+)
 from statestore.interop.flink.read.refusals import refused_kinds
 from statestore.interop.flink.read.savepoint import (
     FlinkOperator,
     FlinkSavepoint,
-    lost_timers,
+    describe_operator_state,
     parse_unopened,
     read_location,
 )
@@ -82,7 +89,7 @@ class ImportedSavepoint:
     the changes since the previous savepoint were written. ``warnings`` describe, by operator, state
     that the savepoint may have lost. ``left_out`` is the state of the savepoint that the checkpoint
     does not have. If there is any, an export refuses to run unless it is told to leave it out too
-    (I16).
+    (I16). ``implausible`` are the newly imported states with a sign of damage that is no error.
     """
 
     place: str
@@ -93,6 +100,7 @@ class ImportedSavepoint:
     record: SavepointRecord
     warnings: tuple[str, ...]
     left_out: tuple[LeftOutState, ...] = ()
+    implausible: tuple[ImplausibleState, ...] = ()
 
     @property
     def not_read(self) -> tuple[LeftOutState, ...]:
@@ -109,7 +117,7 @@ class _Import:
     """The values that all states of an import share.
 
     ``stored`` is what the store has of earlier imports. ``kryo`` is the version of Kryo that wrote
-    the states, None if it is unknown.
+    the states, None if it is unknown. ``implausible`` collects signs of damage.
     """
 
     checkpoint: CheckpointWriter
@@ -118,6 +126,7 @@ class _Import:
     is_strict: bool
     threads: int | None
     kryo: int | None
+    implausible: list[ImplausibleState] = field(default_factory=list)
 
 
 def import_savepoint(
@@ -223,8 +232,10 @@ def import_savepoint(
         checkpoint.collected.record(left_out=left_out, inherits_left_out=False)
         for uid, name in checkpoint.left_out():
             checkpoint.drop(uid, name)
+    implausible = tuple(run.implausible)
+    is_incremental = before is not None
     return ImportedSavepoint(
-        *urls, checkpoint.id, False, before is not None, record, warnings, left_out
+        *urls, checkpoint.id, False, is_incremental, record, warnings, left_out, implausible
     )
 
 
@@ -334,6 +345,8 @@ def _import_states(
             yield from run.stored.carry(run.checkpoint, operator.name)
             done += len(operator.states)
             continue
+        described = describe_operator_state(operator.operator, operator.dropped)
+        run.implausible.extend(find_implausible_classes(operator.operator, described))
         taken = [columns.state.name for columns, *_ in operator.states]
         for name, candidates in zip(taken, operator.states, strict=True):
             what = f"{name} of {operator.name}"
@@ -401,8 +414,9 @@ def _import_keyed(
         columns, is_last = candidate, candidate is candidates[-1]
         if stored is not None:
             columns = candidate.with_stored_zones(arrow_schema(stored.state.schema))
+        accesses = list[tuple[int, int]]()
         try:
-            entry = _write_entry(run, planned, columns, progress)
+            entry = _write_entry(run, planned, columns, progress, accesses)
         except UnsupportedTypeError as error:
             if run.is_strict or is_last:
                 error.add_note(f"state {name!r} of operator {planned.name}")
@@ -425,6 +439,7 @@ def _import_keyed(
                     f"bytes ({error})"
                 ) from error
             raise
+        run.implausible.extend(find_implausible_times(planned.name, name, accesses))
         return _record_state(planned, columns, entry, why)
     raise AssertionError("a state must have a form")
 
@@ -461,8 +476,13 @@ def _record_state(
 
 
 def _write_entry(
-    run: _Import, planned: PlannedOperator, columns: StateColumns, progress: _Progress
+    run: _Import,
+    planned: PlannedOperator,
+    columns: StateColumns,
+    progress: _Progress,
+    accesses: list[tuple[int, int]],
 ) -> KeyedEntry:
+    """Write a state in ``columns``; ``accesses`` gets the bounds of its last accesses."""
     name, operator = columns.state.name, planned.operator
     most = operator.metadata.max_parallelism
     # The store's key groups of bytes differ from Flink's, as does the order: one range, to sort.
@@ -471,7 +491,7 @@ def _write_entry(
     share = KeyGroupAssignment(max_parallelism=most, parallelism=threads)
     progress.begin()
     ranges = [
-        RowRange(own, progress.through(_decode_tables(operator, columns, own), own))
+        RowRange(own, progress.through(_decode_tables(operator, columns, own, accesses), own))
         for own in map(share.range_of, range(threads))
     ]
     if is_sorted:
@@ -535,7 +555,10 @@ def _bytes_per_state(planned: PlannedOperator) -> int:
 
 
 def _decode_tables(
-    operator: FlinkOperator, columns: StateColumns, key_groups: KeyGroupRange
+    operator: FlinkOperator,
+    columns: StateColumns,
+    key_groups: KeyGroupRange,
+    accesses: list[tuple[int, int]],
 ) -> _Groups:
     """Yield the rows of a state in some key groups; a large key group comes in several parts."""
     ordered = replace(
@@ -559,5 +582,7 @@ def _decode_tables(
         is_checked=columns.form.has_flink_groups,
         most_bytes=_DECODED_BYTES,
     ):
+        if columns.state.has_ttl and not as_bytes:
+            accesses.extend(access_bounds(columns.state, rows.value))
         table, _ = columns.table(rows, np.full(len(rows), rows.key_group, np.int32))
         yield rows.key_group, table

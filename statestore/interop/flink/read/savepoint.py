@@ -44,7 +44,6 @@ from statestore.interop.flink.read.keyed_states import (
     FlinkState,
     SavepointRows,
     StateEntries,
-    TimerState,
     check_key_groups,
 )
 from statestore.interop.flink.read.operator_parts import open_parts, recognize_timers
@@ -63,12 +62,8 @@ from statestore.interop.flink.read.savepoint_files import (
     read_metadata_file,
 )
 from statestore.interop.flink.types.byte_cursor import Cursor
-from statestore.interop.flink.types.java_types import Scalar
 from statestore.jobgraph.operators import operator_id
 from statestore.keys.groups import KeyGroupRange
-
-_CHECKPOINT = b"org.apache.flink.runtime.checkpoint.CheckpointType"
-_WINDOWS = (Scalar("TimeWindow"), Scalar("SqlTimeWindow"))
 
 
 @dataclass(frozen=True)
@@ -459,23 +454,3 @@ def _open_operator(
         selected, tuple(states.values()), problem, places, tuple(parts), error_type
     )
     return whole, operator
-
-
-def lost_timers(savepoint: FlinkSavepoint, operator: FlinkOperator) -> str | None:
-    """Return a warning if timers are missing and may have been lost; otherwise None.
-
-    A savepoint in RocksDB's native format contains only the timers that are stored in RocksDB
-    (``RocksNativeFullSnapshotStrategy``). Heap timers are lost without a trace. A checkpoint has
-    them as raw state. Time windows always have timers, which end them.
-    """
-    is_native = any(isinstance(part.handle, IncrementalHandle) for part in operator.parts)
-    has_timers = any(isinstance(state, TimerState) for state in operator.states)
-    if not is_native or has_timers or _CHECKPOINT in savepoint.metadata.properties:
-        return None
-    lost = (
-        "a native RocksDB savepoint does not contain them, so Flink would lose them too; take a "
-        "canonical one"
-    )
-    if any(state.namespace in _WINDOWS for state in operator.states):
-        return f"the timers of its windows are missing because they were on the heap: {lost}"
-    return f"it has no timers; if the job has timers on the heap, {lost}"

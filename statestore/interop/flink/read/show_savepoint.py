@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from statestore.errors import (
     DamagedFileError,
@@ -14,18 +14,24 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.interop.flink.options import ACCESS, SavepointAccess
-from statestore.interop.flink.read.keyed_states import FlinkState, StateForm
+from statestore.interop.flink.read.keyed_states import FlinkState, StateEntries, StateForm
 from statestore.interop.flink.read.operator_state import (
     SOURCE_READER_STATE,
     KafkaSplit,
     SubtaskElements,
     kafka_splits,
 )
+from statestore.interop.flink.read.plausibility import (
+    ImplausibleState,
+    access_bounds,
+    find_implausible_classes,
+    find_implausible_times,
+    lost_timers,
+)
 from statestore.interop.flink.read.refusals import transactions, transactions_reason
 from statestore.interop.flink.read.savepoint import (
     FlinkOperator,
     FlinkSavepoint,
-    lost_timers,
     open_savepoint,
 )
 from statestore.interop.flink.types.base import FlinkType
@@ -74,6 +80,7 @@ class ShownOperator:
 
     ``is_damaged`` is true if the reason is a damaged or missing file.
     ``warnings`` describe state that the savepoint may have lost, or that an import refuses.
+    ``implausible`` are the states with a sign of damage that is no error.
     """
 
     operator_id: str
@@ -88,6 +95,7 @@ class ShownOperator:
     problem: str | None
     warnings: tuple[str, ...]
     is_damaged: bool = False
+    implausible: tuple[ImplausibleState, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,19 +144,32 @@ def show_savepoint(
     )
 
 
+@dataclass
+class _Tally:
+    """The entries of a keyed state by key group, its bytes, and the bounds of last accesses."""
+
+    state: FlinkState
+    entries: Counter[int] = field(default_factory=Counter)
+    size_bytes: int = 0
+    accesses: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, entries: StateEntries) -> None:
+        """Count entries of the state."""
+        self.entries[entries.key_group] += len(entries.keys)
+        spans = (entries.keys, entries.values)
+        self.size_bytes += sum(int((span.ends - span.starts).sum()) for span in spans)
+        if self.state.has_ttl and _find_type_problem(self.state.value) is None:
+            self.accesses += access_bounds(self.state, self.state.decode(entries.values))
+
+
 def _show_operator(savepoint: FlinkSavepoint, operator: FlinkOperator) -> ShownOperator:
     problem, is_damaged = operator.problem, operator.is_damaged
-    entries: dict[str, Counter[int]] = {state.name: Counter() for state in operator.states}
-    sizes: Counter[str] = Counter()
+    tallies = {state.name: _Tally(state) for state in operator.states}
     elements: list[SubtaskElements] = []
     try:
         elements = list(operator.operator_state())
-        for state_entries in operator.entries(is_checked=True) if problem is None else ():
-            entries[state_entries.state.name][state_entries.key_group] += len(state_entries.keys)
-            spans = (state_entries.keys, state_entries.values)
-            sizes[state_entries.state.name] += sum(
-                int((span.ends - span.starts).sum()) for span in spans
-            )
+        for entries in operator.entries(is_checked=True) if problem is None else ():
+            tallies[entries.state.name].add(entries)
     except (DamagedFileError, MissingFileError) as error:
         where = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
         problem, is_damaged = f"{error}{where}", True
@@ -159,10 +180,6 @@ def _show_operator(savepoint: FlinkSavepoint, operator: FlinkOperator) -> ShownO
     ) as error:
         problem = str(error)
     metadata = operator.metadata
-    keyed = (
-        _show_keyed(state, entries[state.name], sizes[state.name], is_read=problem is None)
-        for state in operator.states
-    )
     return ShownOperator(
         operator_id=metadata.id,
         uid=metadata.uid,
@@ -171,12 +188,22 @@ def _show_operator(savepoint: FlinkSavepoint, operator: FlinkOperator) -> ShownO
         max_parallelism=metadata.max_parallelism,
         is_finished=metadata.is_finished,
         coordinator_bytes=None if metadata.coordinator is None else len(metadata.coordinator.data),
-        keyed=tuple(keyed),
+        keyed=tuple(_show_keyed(tally, is_read=problem is None) for tally in tallies.values()),
         operator=_show_operator_states(elements),
         problem=problem,
         is_damaged=is_damaged,
         warnings=tuple(_list_warnings(savepoint, operator)),
+        implausible=tuple(_find_implausible(operator, tallies.values(), elements)),
     )
+
+
+def _find_implausible(
+    operator: FlinkOperator, tallies: Iterable[_Tally], elements: Iterable[SubtaskElements]
+) -> Iterator[ImplausibleState]:
+    described = {element.info.name: element.info for element in elements}
+    yield from find_implausible_classes(operator, described.values())
+    for tally in tallies:
+        yield from find_implausible_times(operator.title, tally.state.name, tally.accesses)
 
 
 def _list_warnings(savepoint: FlinkSavepoint, operator: FlinkOperator) -> Iterator[str]:
@@ -187,9 +214,8 @@ def _list_warnings(savepoint: FlinkSavepoint, operator: FlinkOperator) -> Iterat
         yield transactions_reason(name)
 
 
-def _show_keyed(
-    state: FlinkState, entries: Counter[int], size_bytes: int, *, is_read: bool
-) -> ShownKeyedState:
+def _show_keyed(tally: _Tally, *, is_read: bool) -> ShownKeyedState:
+    state = tally.state
     return ShownKeyedState(
         state=state.name,
         kind=state.kind,
@@ -197,8 +223,8 @@ def _show_keyed(
         namespace=None if state.namespace == Scalar("VoidNamespace") else state.namespace.java_name,
         value=state.value.java_name,
         has_ttl=state.has_ttl,
-        entries=dict(sorted(entries.items())) if is_read else None,
-        size_bytes=size_bytes if is_read else None,
+        entries=dict(sorted(tally.entries.items())) if is_read else None,
+        size_bytes=tally.size_bytes if is_read else None,
         note=_find_type_problem(state.key) or _find_type_problem(state.value),
     )
 

@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import Reader, i32
-from statestore.interop.flink.metadata.snapshot_format import SnapshotReader
+from statestore.interop.flink.metadata.snapshot_format import FLINK, SnapshotReader
 from statestore.interop.flink.metadata.versions import too_old
 from statestore.interop.flink.types import (
     avro,
@@ -76,6 +76,9 @@ BodyEnds = Mapping[int, int]
 """The end of each body of an unknown class, by the position where the body begins."""
 
 NO_ENDS: BodyEnds = MappingProxyType({})
+
+DAMAGED_CLASS = "it is damaged, or of a connector or release of Flink that statestore does not know"
+"""What an unknown class under ``org.apache.flink`` means."""
 
 _PROXY = 2
 _OLD_SNAPSHOTS = (
@@ -158,10 +161,11 @@ def _read_versioned(reader: Reader, ends: BodyEnds) -> FlinkType:
     body = reader.base + reader.position
     if body in ends:
         return UnknownType(class_name, i32(version) + reader.bytes(ends[body] - body))
+    hint = f"; {DAMAGED_CLASS}" if class_name.startswith(FLINK) else ""
     raise UnknownSnapshotError(
         f"{reader.name} has state with the unknown serializer {class_name!r} at byte "
         f"{reader.base + begin}: the length of its snapshot is unknown, so nothing of "
-        "this operator can be read",
+        f"this operator can be read{hint}",
         class_name,
         body,
     )

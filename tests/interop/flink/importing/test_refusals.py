@@ -44,8 +44,9 @@ from statestore.interop.flink.read.canonical import (
     read_header,
     state_info_bytes,
 )
+from statestore.interop.flink.read.plausibility import lost_timers
 from statestore.interop.flink.read.refusals import Refused
-from statestore.interop.flink.read.savepoint import lost_timers, open_savepoint
+from statestore.interop.flink.read.savepoint import open_savepoint
 from statestore.interop.flink.types.java_types import Scalar
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from statestore.jobgraph.operators import operator_id
