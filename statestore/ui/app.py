@@ -181,7 +181,7 @@ def _views(
             store, query.get("q", ""), query.get("checkpoint") or "latest"
         ),
         "/compare": lambda request, query: compare(store, query.get("a", ""), query.get("b", "")),
-        "/checkpoint/{which}": lambda request, query: checkpoint(_find(store, request)),
+        "/checkpoint/{which}": lambda request, query: checkpoint(store, _find(store, request)),
         "/checkpoint/{which}/state": lambda request, query: state(
             _find(store, request), query.get("operator", ""), query.get("state", "")
         ),

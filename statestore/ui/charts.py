@@ -141,6 +141,8 @@ _COLORS: Final = 8
 _LABELS: Final = 9
 _FEW: Final = (0, 4, 8)  # the labels that a phone has room for
 _LINE_PX: Final = 15
+_CUT_OF: Final = 5  # at most one of so many bars is cut
+_FAR: Final = 3  # and only if it is so many times as high as all others
 _DAY_MS: Final = 86_400_000
 _THIN: Final = 0.004  # the narrowest bar on an axis of time, as a share of the width
 
@@ -213,22 +215,48 @@ def draw_bars(
     height: int = HIGH,
     axis: Axis = Axis.CHECKPOINTS,
 ) -> Markup:
-    """Return a bar for each column, in which the values of the series are stacked."""
-    scale = _Scale(max(sum(column.values.values()) for column in columns), unit, height)
+    """Return a bar for each column, in which the values of the series are stacked.
+
+    A bar that is far higher than nearly all others is cut, and has its value above.
+    """
+    totals = [sum(column.values.values()) for column in columns]
+    scale = _Scale(_highest(totals), unit, height)
     across = _Across(columns, axis)
     wide, margin = _x(0.8 * across.width), 0.1 * across.width
-    shapes = []
-    for column, place in zip(columns, across.places, strict=True):
+    shapes, values = [], []
+    for column, place, total in zip(columns, across.places, totals, strict=True):
         below, paths = 0.0, Markup()
+        part = min(1, scale.ticks[-1] / total) if total else 1
         for number, one in enumerate(series):
             if value := column.values.get(one, 0):
-                low, high = _px(scale.y(below)), _px(scale.y(below + value))
+                low, high = _px(scale.y(part * below)), _px(scale.y(part * (below + value)))
                 path = f"M{_x(place + margin)} {low}h{wide}V{high}h-{wide}z"
                 paths += Markup('<path class="c{}" d="{}"/>').format(number % _COLORS, path)
                 below += value
+        if part < 1:
+            middle = (place + across.width / 2) / across.units
+            paths += Markup('<path class="cut" d="M{} 16l{} -8"/>').format(_x(place + margin), wide)
+            values.append(
+                Markup('<text class="over" x="{}%" y="-4">{}</text>').format(
+                    _percent(middle), unit.text(total)
+                )
+            )
         shapes.append(_hover(across, place, height, _text_of(column, series, unit), paths))
-    picture = _plot(scale, across.units, shapes, across.labels(), name, across.marks(height))
+    marks = [*across.marks(height), *values]
+    picture = _plot(scale, across.units, shapes, across.labels(), name, marks)
     return (_legend(series) if len(series) > 1 else Markup("")) + picture
+
+
+def _highest(totals: Sequence[float]) -> float:
+    """Return the highest value for a scale: without the few that are far above all others.
+
+    A first full checkpoint would otherwise flatten the incremental ones after it.
+    """
+    falling = sorted(totals, reverse=True)
+    for number in range(len(falling) // _CUT_OF, 0, -1):
+        if falling[number - 1] > _FAR * falling[number] > 0:
+            return falling[number]
+    return falling[0]
 
 
 def draw_lines(

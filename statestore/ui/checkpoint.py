@@ -104,13 +104,15 @@ class CheckpointLine:
 class Window:
     """Consecutive checkpoints of a store, oldest first, and the ids of all its checkpoints.
 
-    ``expired`` are the savepoints whose checkpoint has expired. The window of older checkpoints
-    ends before the id ``older``, and the window of newer ones before ``newer``. An id is None if
-    such checkpoints do not exist.
+    ``held`` are the names of all savepoints and pins, each with its checkpoint, and ``expired`` the
+    savepoints whose checkpoint has expired. The window of older checkpoints ends before the id
+    ``older``, and the window of newer ones before ``newer``. An id is None if such checkpoints do
+    not exist.
     """
 
     ids: Sequence[int]
     lines: tuple[CheckpointLine, ...]
+    held: tuple[tuple[str, int], ...]
     expired: tuple[Savepoint, ...]
     older: int | None
     newer: int | None
@@ -138,6 +140,10 @@ def read_window(store: StateStore, before: int | None = None) -> Window:
     return Window(
         ids=ids,
         lines=tuple(line for line in table_lines if line is not None),
+        held=(
+            *((savepoint.name, savepoint.checkpoint_id) for savepoint in savepoints),
+            *((f"pin {pin.holder}", pin.checkpoint_id) for pin in pins),
+        ),
         expired=tuple(one for one in savepoints if one.checkpoint_id not in kept),
         older=window[0] if len(older) > len(window) else None,
         newer=window[-1] + SHOWN + 1 if window and window[-1] != ids[-1] else None,
@@ -154,6 +160,32 @@ def _line(
     except UNREADABLE as reason:
         manifest, error = None, reason
     return CheckpointLine(number, manifest, error, savepoints, pins)
+
+
+def status_of(store: StateStore, window: Window) -> dict[str, Any] | None:
+    """Return the newest checkpoint that can be read, and what is wrong or held, for the first row.
+
+    It is None for older checkpoints, and if no checkpoint can be read. A failed attempt leaves
+    nothing in the store but the claim of its writer.
+
+    Raises StorageError if the store cannot be reached.
+    """
+    readable = [line.manifest for line in window.lines if line.manifest is not None]
+    if window.newer is not None or not readable:
+        return None
+    try:
+        claim = store.parts.fence.newest_claim()
+    except UNREADABLE:
+        claim = None  # 'statestore verify' reports it
+    newest = readable[-1]
+    return {
+        "newest": newest,
+        "changed": sum(entry.changed_rows for entry in newest.keyed),
+        "damaged": [line for line in window.lines if line.manifest is None],
+        "waiting": claim if claim and claim.generation > newest.writer.generation else None,
+        "held": window.held,
+        "read": len(readable),
+    }
 
 
 def draw_window(window: Window, axis: Axis = Axis.CHECKPOINTS) -> Iterator[Picture]:
@@ -242,16 +274,19 @@ def _sizes(manifests: Sequence[Manifest]) -> tuple[list[str], list[dict[str, flo
 _FILES: Final = 200
 _ROWS: Final = 20
 _MOST_ROWS: Final = 1000
-_BOX: Final = (210, 84)
+_BOX: Final = (210, 92)
 _GAP: Final = (70, 24)
 _ACROSS: Final = 3
 
 
-def checkpoint(shown: Checkpoint) -> PageView:
+def checkpoint(store: StateStore, shown: Checkpoint) -> PageView:
     """Return the contents of a checkpoint; CorruptionError if a list of files cannot be read."""
     manifest, number = shown.manifest, shown.checkpoint_id
+    ids = store.checkpoints()
     facts = {
         "manifest": manifest,
+        "previous": max((one for one in ids if one < number), default=None),
+        "next": min((one for one in ids if one > number), default=None),
         "states": [state_facts(entry) for entry in manifest.entries],
         "graph": draw_graph(manifest),
     }
@@ -387,6 +422,7 @@ class Box:
     y: int
     title: str
     lines: tuple[str, ...]
+    has_states: bool
 
 
 @dataclass(frozen=True)
@@ -453,7 +489,8 @@ def _box(manifest: Manifest, name: str, label: str, place: tuple[int, int]) -> B
     states = f"{counted(len(entries), 'state')}, {held}" if entries else "no state"
     x, y = (1 + place[i] * (_BOX[i] + _GAP[i]) for i in range(2))
     title = "" if name == label else f"uid {label}"
-    return Box(label, x, y, name, tuple(filter(None, (title, parallelism + most, states))))
+    lines = tuple(filter(None, (title, parallelism + most, states)))
+    return Box(label, x, y, name, lines, has_states=bool(entries))
 
 
 def _arrows(graph: JobGraph, boxes: dict[str, Box]) -> tuple[Arrow, ...]:

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 from statestore._version import __version__
 from statestore.cli.drawing import count, counted, duration, signed, size, when
 from statestore.cli.output import value_text
-from statestore.cli.summaries import rows_explanation
+from statestore.cli.summaries import rows_explanation, rows_text
 from statestore.errors import StateStoreError
 from statestore.extras import needs_extra
 
@@ -24,12 +24,8 @@ with needs_extra("ui", "the pages of a store"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-SCRIPTS: Final = (
-    "vendor/jquery.min.js",
-    "vendor/datatables.min.js",
-    "ui.js",
-)
-"""The scripts of a page, in the order in which they must run."""
+SCRIPTS: Final = ("ui.js",)
+"""The scripts of a page."""
 
 STYLES: Final = ("vendor/pico.min.css", "charts.css", "ui.css")
 """The style sheets of a page; later ones override earlier ones."""
@@ -123,6 +119,7 @@ def _environment() -> Environment:
         "iso": _iso,
         "identifier": _identifier,
         "rows_explanation": rows_explanation,
+        "rows_text": rows_text,
         "value": value_text,
         "segment": lambda text: quote(str(text), safe=""),
     }
@@ -141,7 +138,7 @@ def _address(name: str) -> str:
 
 
 def _time(milliseconds: int) -> Markup:
-    """Return a time in UTC; the page's script converts it to the reader's time zone."""
+    """Return a time in UTC."""
     stamp, text = _iso(milliseconds), when(milliseconds)
     return Markup('<time datetime="{}">{}</time>').format(stamp, text)
 

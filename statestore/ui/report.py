@@ -123,7 +123,7 @@ def left_out_of(sections: Sequence[Section]) -> Iterator[str]:
 def _checkpoint(manifest: Manifest) -> Section:
     title = f"Checkpoint {manifest.checkpoint_id}"
     facts = {"manifest": manifest}
-    html = Markup("<dl>{}</dl>").format(render_template("checkpoint_facts.html", facts))
+    html = render_template("checkpoint_facts.html", facts)
     part = Part("facts", 0, "the facts of the checkpoint", html)
     lacking = tuple(f"state that the checkpoint lacks: {record}" for record in manifest.left_out)
     return Section("checkpoint", title, (part,), lacking)

@@ -25,7 +25,7 @@ from statestore.ui.charts import (
     Picture,
     draw_lines,
 )
-from statestore.ui.checkpoint import draw_window, read_window
+from statestore.ui.checkpoint import draw_window, read_window, status_of
 from statestore.ui.pages import PageView
 from statestore.ui.rescale import PageSpeed
 
@@ -50,6 +50,7 @@ def timeline(
         ) from None
     window = read_window(store, before)
     facts = {
+        "status": status_of(store, window),
         "lines": window.lines[::-1],
         "total": len(window.ids),
         "older": window.older,

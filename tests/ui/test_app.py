@@ -197,12 +197,21 @@ def test_a_key_can_be_any_text(pages: Pages, store: StateStore) -> None:
     assert get(pages(store), f"/checkpoint/1/key?key={LONG}")[0] == 200
 
 
+def test_a_claim_without_a_commit_is_shown(pages: Pages, own_store: StateStore) -> None:
+    """A job that claims the store and fails leaves nothing else."""
+    assert "none known" in get(pages(own_store))[1]
+    StateStore.open(own_store.url).parts.fence.claim()
+    body = get(pages(own_store))[1]
+    assert "no commit since a new claim" in body
+    assert "generation 2" in body
+
+
 def test_a_damaged_checkpoint_is_shown_as_damaged(pages: Pages, own_store: StateStore) -> None:
     (manifest,) = Path(own_store.url).rglob("*2.json")
     manifest.write_text("{}")
     status, body, _ = get(pages(own_store))
     assert status == 200
-    assert 'class="bad"' in body
+    assert '<dd class="bad">checkpoint 2 is damaged</dd>' in body
     assert get(pages(own_store), "/checkpoint/2")[0] == 500
 
 

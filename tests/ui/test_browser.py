@@ -5,6 +5,8 @@ Screenshots of each view stay in build/screenshots.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -62,7 +64,7 @@ def test_the_page_lists_the_checkpoints_of_the_store(
     page.get(pages(store))
     rows = cells(page, "#checkpoints")
     manifests = [store.checkpoint(number).manifest for number in reversed(store.checkpoints())]
-    assert [[row[0], row[5], row[6], row[7]] for row in rows] == [
+    assert [[row[0], row[4], row[5], row[6]] for row in rows] == [
         [
             str(manifest.checkpoint_id),
             count(manifest.rows),
@@ -71,9 +73,14 @@ def test_the_page_lists_the_checkpoints_of_the_store(
         ]
         for manifest in manifests
     ]
-    assert [row[10] for row in rows] == ["full"] * 3
-    assert [row[11] for row in rows] == [manifest.writer.name for manifest in manifests]
-    assert [row[12] for row in rows] == ["", "", "savepoint before"]
+    assert [row[9] for row in rows] == ["full"] * 3
+    assert [row[10] for row in rows] == [manifest.writer.name for manifest in manifests]
+    assert [row[11] for row in rows] == ["", "", "savepoint before"]
+    newest = manifests[0]
+    status = text(page, "dl.status")
+    for part in ("none known", "3 checkpoints can be read", "before (1)", size(newest.size_bytes)):
+        assert part in status
+    assert re.search(r"^3 [0-9]+ (s|min|h) ago$", status, re.MULTILINE)
     spoken = "\n".join(titles(page, "phases"))
     written = manifests[0].metrics
     assert written is not None
@@ -116,6 +123,21 @@ def test_a_checkpoint_its_graph_and_its_states(
         [one.state.uid, one.state.name, row[2], count(one.rows)]
         for one, row in zip(manifest.entries, cells(page, "#states"), strict=True)
     ]
+    shares = [float(row[5].strip("<% ")) for row in cells(page, "#states")]
+    assert max(shares) > 25
+    assert sum(shares) == pytest.approx(100, abs=4)
+    widths = (
+        "return [...document.querySelectorAll('.share rect')].map(bar => bar.width.baseVal.value)"
+    )
+    assert page.execute_script(widths) == pytest.approx(shares, abs=1)
+    page.find_element(By.CSS_SELECTOR, ".graph a[aria-label='States of orders']").click()
+    assert text(page, ":target").startswith("source")
+    page.find_element(By.LINK_TEXT, "← checkpoint 2").click()
+    until(page, lambda _: text(page, "h1") == "Checkpoint 2")
+    page.find_element(By.LINK_TEXT, "compare with 1").click()
+    until(page, lambda _: page.find_elements(By.ID, "verdict"))
+    assert page.current_url.endswith("/compare?a=1&b=2")
+    page.get(pages(store) + "/checkpoint/3")
     page.find_element(By.LINK_TEXT, SCRIPT).click()
     until(page, lambda _: "item" in text(page, "main"))
     assert text(page, "h1") == f"totals · {SCRIPT}"

@@ -72,6 +72,25 @@ def test_the_height_of_a_bar_is_its_value() -> None:
     }
 
 
+def test_a_bar_far_above_all_others_is_cut_and_has_its_value() -> None:
+    """A first full checkpoint does not flatten the incremental ones after it."""
+    columns = [column(n, write=value) for n, value in enumerate([900, 10, 14, 16, 12])]
+    html = draw_bars(columns, ("write",), NUMBER, "name")
+    places = dict(ticks(html))
+    assert [*places] == ["0", "5", "10", "15", "20"]
+    bars = [path for path in parsed(html).iter("path") if path.get("class") == "c0"]
+    tops = [float(NUMBERS.findall(bar.get("d", ""))[3]) for bar in bars]
+    assert (tops[0], tops[1]) == (places["20"], places["10"])
+    assert texts(html, "over") == ["900"]
+    assert len([path for path in parsed(html).iter("path") if path.get("class") == "cut"]) == 1
+
+
+@pytest.mark.parametrize("values", [[900, 10, 14], [900, 800, 10, 14, 12], [30, 10, 14, 16, 12]])
+def test_a_bar_is_not_cut_if_others_are_nearly_as_high_or_few(values: list[int]) -> None:
+    columns = [column(n, write=value) for n, value in enumerate(values)]
+    assert texts(draw_bars(columns, ("write",), NUMBER, "name"), "over") == []
+
+
 def approx(value: float) -> Any:
     """Return a value that equals what is up to a pixel away."""
     return pytest.approx(value, abs=0.5)

@@ -8,16 +8,13 @@ function say(text) {
   document.getElementById("live").textContent = text;
 }
 
-// Show times in the reader's time zone.
-function localize(root) {
-  for (const time of root.querySelectorAll("time[datetime]")) {
-    const moment = new Date(time.dateTime);
-    if (isNaN(moment) || time.title) continue;
-    time.title = time.textContent;
-    time.textContent = moment.toLocaleString(undefined, {
-      year: "numeric", month: "2-digit", day: "2-digit",
-      hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short",
-    });
+// Show how long ago a time is, also after the page has been open for a while.
+function tell(root) {
+  for (const time of root.querySelectorAll("time.age")) {
+    const seconds = Math.max(0, (Date.now() - new Date(time.dateTime)) / 1000);
+    const [length, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(
+      ([length]) => seconds >= 2 * length || length === 1);
+    time.textContent = `${Math.floor(seconds / length)} ${unit} ago`;
   }
 }
 
@@ -37,32 +34,44 @@ function setting(name, value) {
   return value;
 }
 
+// The order of two values: empty ones last, numbers by value, and texts with numbers in them, too.
+function ordered(a, b) {
+  return (a === "") - (b === "") || a - b || a.localeCompare(b, undefined, { numeric: true });
+}
+
+function valueOf(row, column) {
+  const cell = row.cells[column];
+  if (!cell || cell.classList.contains("null")) return "";
+  return cell.dataset.order ?? cell.textContent.trim();
+}
+
 // Make a table sort, filter, and download its shown rows.
 function grid(table) {
   const region = table.closest(".wide");
-  const titles = table.tHead.rows[0].cells;
-  for (const cell of table.tBodies[0].rows[0]?.cells ?? []) {
-    if (cell.classList.contains("n")) titles[cell.cellIndex].classList.add("n");
+  const body = table.tBodies[0];
+  const rows = [...body.rows];
+  const titles = [...table.tHead.rows[0].cells];
+  for (const [number, title] of titles.entries()) {
+    title.classList.toggle("n", rows[0]?.cells[number]?.classList.contains("n") ?? false);
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "sort";
+    button.append(...title.childNodes);
+    title.append(button);
+    title.addEventListener("click", () => {
+      const now = Number(column) === number ? direction : "";
+      [column, direction] = [String(number), { "": "asc", asc: "desc", desc: "" }[now]];
+      setting(order, direction && `${column}.${direction}`);
+      draw();
+    });
   }
   new ResizeObserver(() => {
     region.classList.toggle("scrolls", region.scrollWidth > region.clientWidth);
   }).observe(region);
   const filter = `filter.${table.id}`;
   const order = `sort.${table.id}`;
-  const [column, direction] = setting(order).split(".");
-  const sorted = Number(column) < titles.length && /^(asc|desc)$/.test(direction);
-  const data = new DataTable(table, {
-    paging: false,
-    info: false,
-    autoWidth: false,
-    order: sorted ? [[Number(column), direction]] : [],
-    search: { search: setting(filter) },
-    layout: { topStart: null, topEnd: null, bottomStart: null, bottomEnd: null },
-  });
-  data.on("order", () => {
-    const [first] = data.order();
-    setting(order, first && first[1] ? `${first[0]}.${first[1]}` : "");
-  });
+  let [column, direction = ""] = setting(order).split(".");
+  if (!(Number(column) < titles.length && /^(asc|desc)$/.test(direction))) direction = "";
   const tools = document.createElement("div");
   tools.className = "tools";
   const box = document.createElement("input");
@@ -70,25 +79,36 @@ function grid(table) {
   box.placeholder = "Filter the rows";
   box.ariaLabel = `Filter: ${region.ariaLabel}`;
   box.value = setting(filter);
+  box.hidden = rows.length < 5 && !box.value;
   const shown = document.createElement("span");
-  const count = () => {
-    const { recordsDisplay, recordsTotal } = data.page.info();
-    shown.textContent = recordsDisplay === recordsTotal ? "" : `${recordsDisplay} of ${recordsTotal} rows`;
+  const draw = () => {
+    const words = box.value.toLowerCase().split(/\s+/);
+    const found = rows.filter((row) => {
+      const text = row.textContent.toLowerCase();
+      return words.every((word) => text.includes(word));
+    });
+    const sign = direction === "desc" ? -1 : 1;
+    if (direction) found.sort((a, b) => sign * ordered(valueOf(a, column), valueOf(b, column)));
+    body.replaceChildren(...found);
+    shown.textContent = found.length === rows.length ? "" : `${found.length} of ${rows.length} rows`;
+    for (const [number, title] of titles.entries()) {
+      const sorted = direction && Number(column) === number;
+      title.ariaSort = sorted ? { asc: "ascending", desc: "descending" }[direction] : null;
+    }
   };
   box.addEventListener("input", () => {
-    data.search(box.value).draw();
     setting(filter, box.value);
-    count();
+    draw();
   });
   const button = document.createElement("button");
   button.type = "button";
-  button.className = "secondary outline csv";
+  button.className = "csv";
   button.textContent = "CSV";
   button.title = "Download the shown rows as CSV";
   button.addEventListener("click", () => download(`${table.id}.csv`, csvOf(table)));
   tools.append(box, shown, button);
   region.before(tools);
-  count();
+  if (direction || box.value) draw();
 }
 
 // The shown rows as CSV: numbers without separators and units, sizes in bytes, times in UTC.
@@ -100,11 +120,9 @@ function csvOf(table) {
     if (cell.classList.contains("value")) return quoted(cell.textContent) || '""';
     return quoted(cell.dataset.csv ?? cell.dataset.order ?? cell.textContent.trim());
   };
-  const title = (cell) => (cell.querySelector(".dt-column-title") ?? cell).textContent.trim();
-  const lines = [[...table.tHead.rows[0].cells].map(title).map(quoted)];
-  for (const row of table.tBodies[0].rows) {
-    if (!row.querySelector(".dt-empty")) lines.push([...row.cells].map(field));
-  }
+  const title = (cell) => quoted(cell.dataset.csv ?? cell.textContent.trim().replaceAll("\u00a0", " "));
+  const lines = [[...table.tHead.rows[0].cells].map(title)];
+  for (const row of table.tBodies[0].rows) lines.push([...row.cells].map(field));
   return lines.map((line) => line.join(",")).join("\n") + "\n";
 }
 
@@ -236,6 +254,7 @@ function follow() {
   let known;
   setInterval(async () => {
     if (document.hidden) return;
+    tell(document);
     let id;
     try {
       id = (await (await fetch("/newest")).json()).id;
@@ -262,7 +281,7 @@ function unfold() {
 }
 
 function start(root) {
-  localize(root);
+  tell(root);
   root.querySelectorAll("table[data-grid]").forEach(grid);
   root.querySelectorAll("h2[id]").forEach(anchor);
   load(root);
