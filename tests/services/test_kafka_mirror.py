@@ -59,9 +59,13 @@ COMMITTED = [SourceOffset(PLAIN, number, 151) for number in range(2)]
 
 
 @pytest.fixture(scope="module")
-def mirrored(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirrored]:
+def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirrored]:
     """Two brokers; MirrorMaker has replicated the topics and is stopped."""
-    with kafka_broker(tmp_path_factory.mktemp("target")) as target:
+    with (
+        kafka_broker(tmp_path_factory.mktemp("source")) as source,
+        kafka_broker(tmp_path_factory.mktemp("target")) as target,
+    ):
+        topics = Topics(source.bootstrap)
         mirrored = Mirrored(topics, Topics(target.bootstrap), MirrorFlow(source="A", target="B"))
         compacted(topics, COMPACTED, keys=40, rounds=6)
         with replicating(tmp_path_factory.mktemp("mirror-maker"), mirrored):
