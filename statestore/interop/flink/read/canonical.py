@@ -30,10 +30,12 @@ from statestore.interop.flink.metadata.java_binary import Reader, i8, i32, utf
 from statestore.interop.flink.metadata.versions import unsupported_version
 from statestore.interop.flink.read.savepoint_files import Window
 from statestore.interop.flink.types.byte_cursor import Cursor, Spans
+from statestore.interop.flink.types.java_types import ListType, MapType
 from statestore.interop.flink.types.serializer_snapshots import (
     NO_ENDS,
     BodyEnds,
     SerializerSnapshot,
+    make_snapshot,
     read_snapshot,
 )
 
@@ -194,6 +196,7 @@ _END_OF_GROUP = 0xFFFF
 _ONE_BYTE_GROUPS = 128
 
 HeaderKind = Literal["keyed", "operator", "broadcast", "timers", "asynchronous"]
+_VALUE, _MAP_KEY = "VALUE_SERIALIZER", "USER_KEY_SERIALIZER"
 _KINDS: tuple[HeaderKind, ...] = ("keyed", "operator", "broadcast", "timers", "asynchronous")
 
 
@@ -285,7 +288,28 @@ def read_state_info(reader: Reader, ends: BodyEnds = NO_ENDS) -> StateInfo:
     serializers = {
         reader.utf(): read_snapshot(reader, ends) for _ in range(reader.count(12, "serializers"))
     }
-    return StateInfo(name, _KINDS[number], options, serializers)
+    state = StateInfo(name, _KINDS[number], options, serializers)
+    return _describe_as_rocksdb(state) if state.kind == "asynchronous" else state
+
+
+def _describe_as_rocksdb(state: StateInfo) -> StateInfo:
+    """Return a state of ForSt with the description that RocksDB's backend gives to such a state.
+
+    Its entries are the same. But ForSt has the serializer of the elements of a list, or those of a
+    map's keys and values (``RegisteredKeyAndUserKeyValueStateBackendMetaInfo``). A map without a
+    serializer of its keys, as Flink 2.0 writes it, stays as it is.
+    """
+    serializers = dict(state.serializers)
+    value, map_key = serializers.get(_VALUE), serializers.pop(_MAP_KEY, None)
+    kind = state.options.get("KEYED_STATE_TYPE")
+    if value is None or (kind == "MAP" and map_key is None):
+        return state
+    whole = value.flink_type
+    if kind == "LIST":
+        whole = ListType(whole)
+    elif map_key is not None:
+        whole = MapType(map_key.flink_type, whole)
+    return replace(state, kind="keyed", serializers=serializers | {_VALUE: make_snapshot(whole)})
 
 
 def merge_headers(headers: Sequence[KeyedHeader]) -> KeyedHeader:

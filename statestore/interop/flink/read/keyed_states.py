@@ -502,8 +502,9 @@ def keyed_state(info: StateInfo, key: FlinkType, name: str) -> FlinkState:
     """
     if info.kind == "asynchronous":
         raise IncompatibleStateError(
-            f"{name} has the state {info.name!r} of the asynchronous API (V2): take a savepoint of "
-            f"the job with the synchronous state API, or drop the state (--drop {Refused.ASYNC})"
+            f"{name} has the map state {info.name!r} of ForSt without the type of its keys, as "
+            "Flink 2.0 writes it: take a savepoint with Flink 2.1 or later, or drop the state "
+            f"(--drop {Refused.ASYNC})"
         )
     value = info.serializers.get(_VALUE)
     if isinstance(key, RowDataType):

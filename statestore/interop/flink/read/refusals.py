@@ -34,7 +34,7 @@ class Refused(StrEnum):
     """Streams that an operator wrote itself, in a format that only it knows."""
 
     ASYNC = "async"
-    """Keyed states of the asynchronous API (``state.v2``, ``BackendStateType.KEY_VALUE_V2``)."""
+    """Map states of ForSt without the type of their keys, as Flink 2.0 writes them."""
 
     TRANSACTIONS = "transactions"
     """Uncommitted transactions of sinks (``CommitterOperator``, two-phase-commit sinks)."""

@@ -72,12 +72,14 @@ class TtlType(FlinkType):
 
     value: FlinkType
 
-    snapshots = (
+    # The second is of ForSt's states, and of the same form.
+    snapshots = tuple(
         composite(
-            f"{FLINK}runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot",
+            f"{FLINK}runtime.state.{package}.TtlStateFactory$TtlSerializerSnapshot",
             2,
             {"value": Member(_read_ttl_value, lambda value: encode_parts((_LONG, value)))},
-        ),
+        )
+        for package in ("ttl", "v2.ttl")
     )
 
     def _make_layout(self) -> Layout:

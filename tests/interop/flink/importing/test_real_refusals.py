@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore.interop.flink import FlinkOperator, open_savepoint, show_savepoint
-from statestore.interop.flink.read.refusals import Refused
+from statestore.interop.flink import show_savepoint
 from tests.servers.flink import Flink
 
 pytestmark = [pytest.mark.flink, pytest.mark.long]
@@ -18,23 +17,6 @@ HEAP_TIMERS = {
     "execution.checkpointing.incremental": "true",
 }
 STEP = {"events": "60", "parallelism": "2"}
-
-
-def of_async(place: str, *drop: Refused) -> FlinkOperator:
-    return open_savepoint(place, drop=drop).operator("async")
-
-
-def test_asynchronous_state_of_forst(tmp_path: Path) -> None:
-    """Its backend writes no canonical savepoint. Native ones have raw state without timers."""
-    step = {"do": "savepoint", "to": str(tmp_path), "format": "NATIVE"}
-    flink = Flink(NEWEST, "golden.Async", "async")
-    (place,) = flink.run([STEP | step | {"state.backend.type": "forst"}])
-    for drop in ((), (Refused.RAW,)):
-        problem = of_async(place, *drop).problem
-        assert "state 'last' of the asynchronous API (V2)" in str(problem)
-    dropped = of_async(place, *Refused)
-    assert (dropped.problem, list(dropped.entries())) == (None, [])
-    assert {state.kind for state in dropped.states} == {"timers"}
 
 
 def test_timers_on_the_heap_with_rocksdb(tmp_path: Path) -> None:

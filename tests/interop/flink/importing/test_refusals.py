@@ -74,7 +74,7 @@ def written(folder: Path, change: Callable[[OperatorHandles], OperatorHandles]) 
 def with_header(
     operator: OperatorHandles, change: Callable[[KeyedHeader], KeyedHeader]
 ) -> OperatorHandles:
-    """Return an operator with other headers of the same length."""
+    """Return an operator with other headers."""
     subtasks = []
     for subtask in operator.subtasks:
         handle = subtask.keyed
@@ -82,17 +82,24 @@ def with_header(
         assert isinstance(handle.stream, InlineHandle)
         data = handle.stream.data
         header = read_header(data, "h")
-        stream = InlineHandle("s", header_bytes(change(header)) + data[header.length :])
-        subtasks.append(replace(subtask, keyed=replace(handle, stream=stream)))
+        head = header_bytes(change(header))
+        stream = InlineHandle("s", head + data[header.length :])
+        offsets = tuple(at and at + len(head) - header.length for at in handle.offsets)
+        keyed = replace(handle, stream=stream, offsets=offsets)
+        subtasks.append(replace(subtask, keyed=keyed))
     return replace(operator, subtasks=tuple(subtasks))
 
 
-def made_asynchronous(operator: OperatorHandles) -> OperatorHandles:
+def without_map_key(operator: OperatorHandles) -> OperatorHandles:
+    """Return an operator with a map of ForSt whose keys have no type, as Flink 2.0 writes it."""
+
     def change(header: KeyedHeader) -> KeyedHeader:
         return replace(
             header,
             states=tuple(
-                replace(state, kind="asynchronous") if state.name == "texts" else state
+                replace(state, kind="asynchronous", options={"KEYED_STATE_TYPE": "MAP"})
+                if state.name == "texts"
+                else state
                 for state in header.states
             ),
         )
@@ -194,14 +201,14 @@ def test_a_changelog_is_written_as_it_was_read(changes: bytes, ids: tuple[int, i
 
 
 @pytest.mark.slow
-def test_asynchronous_states_are_refused_and_others_read_after_a_drop(
+def test_a_map_of_forst_without_the_type_of_its_keys_is_refused_and_dropped_on_request(
     tmp_path: Path,
 ) -> None:
-    place = written(tmp_path / "s", made_asynchronous)
+    place = written(tmp_path / "s", without_map_key)
     number = operator_id("by_long")
     by_long, by_tuple = show_savepoint(place).operators
     assert by_long.problem is not None
-    assert "state 'texts' of the asynchronous API (V2)" in by_long.problem
+    assert "the map state 'texts' of ForSt without the type of its keys" in by_long.problem
     assert by_tuple.problem is None
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with pytest.raises(UnsupportedTypeError, match=r"\(--drop async\)"):
@@ -358,8 +365,10 @@ def test_a_later_import_keeps_the_stores_state(tmp_path: Path) -> None:
 def test_a_later_import_keeps_unreadable_state(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     import_savepoint(written(tmp_path / "1", lambda one: one), store)
-    place = Path(written(tmp_path / "2", made_asynchronous))
+    place = Path(written(tmp_path / "2", without_map_key))
     data = (place / "_metadata").read_bytes()
     (place / "_metadata").write_bytes(data[:8] + i64(2) + data[16:])
-    with pytest.raises(LeftOutStateError, match=r"\(unreadable: .*'texts' of the asynchronous API"):
+    with pytest.raises(
+        LeftOutStateError, match=r"\(unreadable: .*'texts' of ForSt without the type"
+    ):
         import_savepoint(str(place), store)

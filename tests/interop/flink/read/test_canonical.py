@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ from statestore.interop.flink.read.canonical import (
 from statestore.interop.flink.read.savepoint_files import BLOCK_BYTES, GroupBytes, Window
 from statestore.interop.flink.read.snappy import frame_pieces
 from statestore.interop.flink.types.base import FlinkType
-from statestore.interop.flink.types.java_types import Scalar
+from statestore.interop.flink.types.java_types import ListType, MapType, Scalar
 from statestore.interop.flink.types.serializer_snapshots import SerializerSnapshot
 from tests.interop.flink.entries import key_group_bytes
 
@@ -58,6 +58,35 @@ def test_a_header_survives_a_round_trip() -> None:
     for cut in range(len(data)):
         with pytest.raises(DamagedFileError):
             read_header(data[:cut], "f")
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "described"),
+    [
+        ("VALUE", {"VALUE_SERIALIZER": Scalar("Long")}, Scalar("Long")),
+        ("LIST", {"VALUE_SERIALIZER": Scalar("Long")}, ListType(Scalar("Long"))),
+        (
+            "MAP",
+            {"VALUE_SERIALIZER": Scalar("Long"), "USER_KEY_SERIALIZER": Scalar("String")},
+            MapType(Scalar("String"), Scalar("Long")),
+        ),
+        ("MAP", {"VALUE_SERIALIZER": Scalar("Long")}, None),
+    ],
+)
+def test_a_state_of_forst_is_described_as_one_of_rocksdb(
+    kind: str, stored: dict[str, FlinkType], described: FlinkType | None
+) -> None:
+    """Its header has the types of elements, or of a map's keys and values (from Flink 2.1 on)."""
+    namespace = {"NAMESPACE_SERIALIZER": snapshot(Scalar("VoidNamespace"))}
+    serializers = {name: snapshot(each) for name, each in stored.items()}
+    info = StateInfo("s", "asynchronous", {"KEYED_STATE_TYPE": kind}, namespace | serializers)
+    header = KeyedHeader(False, snapshot(Scalar("String")), (info,))
+    (found,) = read_header(header_bytes(header), "f").states
+    if described is None:
+        assert found == info
+    else:
+        value = {"VALUE_SERIALIZER": snapshot(described)}
+        assert found == replace(info, kind="keyed", serializers=namespace | value)
 
 
 def test_another_version_is_refused() -> None:
