@@ -26,9 +26,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from statestore.format.layers import CompactionRule
-from statestore.maintenance import copy as copy_command
-from statestore.parquet.writer import ParquetOptions
+from statestore import CompactionRule, ParquetOptions
 from statestore.storage import Storage
 from statestore.store import StateStore
 from tests.simulate.bucket import Bucket, SimulatedS3, Stored
@@ -41,6 +39,8 @@ __all__ = ["Backup", "Image", "World"]
 
 MEMORY = Path("/dev/shm")
 PROCESS = 1
+COPIES = "statestore.maintenance.copy"  # also ``copy_files``, of release 0.1.0
+CHUNK = "_CHUNK_BYTES"
 LISTS = tuple(f"/.incomplete/.statestore{end}" for end in ("", ".new"))
 # Changes of a few rows stay in layers for a while, and are sometimes merged.
 COMPACTION = CompactionRule(merge_layers=2, share=1.5, most_share=2)
@@ -218,15 +218,19 @@ class World:
             "Thread": (threading.Thread, partial(SimulatedThread, self.scheduler)),
         }
         changed = []
-        for module in [m for n, m in sys.modules.items() if n.startswith("statestore.")]:
+        for path, module in [*sys.modules.items()]:
+            if not path.startswith("statestore."):
+                continue
             for name, (real, other) in others.items():
                 if getattr(module, name, None) is real:
                     setattr(module, name, other)
                     changed.append((module, name, real))
+            # The simulator's files are small, but they are copied in several pieces.
+            if path.startswith(COPIES) and hasattr(module, CHUNK):
+                changed.append((module, CHUNK, getattr(module, CHUNK)))
+                setattr(module, CHUNK, 150)
         try:
             with (
-                # The simulator's files are small, but they are copied in several pieces.
-                patch.object(copy_command, "_CHUNK_BYTES", 150),
                 patch.object(os, "getpid", lambda: PROCESS),  # claims contain it
                 patch.object(cached_property, "__get__", _without_lock),
             ):
