@@ -186,6 +186,7 @@ LAZY = {
     ("statestore.cli.verbs.flink", "statestore.interop.flink.options"),
     ("statestore.cli.verbs.flink", "statestore.interop.flink.exporting.repack"),
     ("statestore.cli.verbs.flink_export", "statestore.interop.flink.exporting.export_state"),
+    ("statestore.cli.verbs.flink_gc", "statestore.interop.flink.checkpoint_gc"),
     ("statestore.cli.verbs.flink_import", "statestore.interop.flink.importing.import_state"),
     ("statestore.cli.verbs.flink", "statestore.interop.flink.read.show_savepoint"),
     ("statestore.cli.verbs.flink_plan", "statestore.interop.flink_plans.plan_file"),

@@ -57,6 +57,7 @@ __all__ = [
     "limit_option",
     "location_module",
     "max_parallelism_option",
+    "minimum_age_option",
     "no_checkpoint_argument",
     "one_state_option",
     "operators_option",
@@ -263,6 +264,21 @@ operators_option = click.option(
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Report what would be done, and change nothing."
 )
+
+
+def minimum_age_option(default: str, help_text: str) -> Callable[[F], F]:
+    """Return the option for the age below which files are not deleted."""
+    return click.option(
+        "--minimum-age",
+        "--min-age",
+        type=SPAN,
+        default=default,
+        show_default=True,
+        metavar="SPAN",
+        help=help_text,
+    )
+
+
 from_older_option = click.option(
     "--from-older",
     is_flag=True,

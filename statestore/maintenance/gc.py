@@ -281,7 +281,7 @@ def collect_garbage(
     leftovers, log_files = _remains(catalog.storage, marks, minimum_age_ms, now_ms)
     if not dry_run:
         _sync_what_was_read(catalog.storage)
-        _delete(catalog.storage, [item.name for item in dead], on_progress or ignore_progress)
+        delete_files(catalog.storage, [item.name for item in dead], on_progress or ignore_progress)
         _delete_documents(
             catalog.storage,
             map(manifest_path, expired.without_files),  # after their files
@@ -294,21 +294,21 @@ def collect_garbage(
         store=catalog.storage.url,
         dry_run=dry_run,
         minimum_age_ms=minimum_age_ms,
-        removed=_amount(dead),
-        live=_amount(live),
-        live_lists=_amount(item for item in live if is_file_list(item.name)),
-        young=_amount(young),
+        removed=amount_of_files(dead),
+        live=amount_of_files(live),
+        live_lists=amount_of_files(item for item in live if is_file_list(item.name)),
+        young=amount_of_files(young),
         kept=marks.kept,
         expired=expired.owners,
-        stray=_amount(strays),
+        stray=amount_of_files(strays),
         strays=tuple(item.name for item in strays),
-        young_stray=_amount(filter(expired.is_stray, young)),
+        young_stray=amount_of_files(filter(expired.is_stray, young)),
         manifests=expired.without_files,
         tombstones=tombstones,
         claims=claims,
         pins=pins,
         leftovers=len(leftovers),
-        log_files=_amount(log_files),
+        log_files=amount_of_files(log_files),
         held=tuple(Held(number, holder) for number, holder in marks.holds.items()),
     )
 
@@ -415,7 +415,11 @@ def _sync_what_was_read(storage: Storage) -> None:
     storage.sync([f"{folder}/" for folder in (CHECKPOINTS, PINS, SAVEPOINTS)])
 
 
-def _delete(storage: Storage, names: Sequence[str], progress: Progress) -> None:
+def delete_files(storage: Storage, names: Sequence[str], progress: Progress) -> None:
+    """Delete files with several threads; the deletions are durable when it returns.
+
+    Raises StorageError.
+    """
     progress(0, len(names))
     with ThreadPoolExecutor(max_workers=_DELETERS) as pool:
         for start in range(0, len(names), _BATCH):
@@ -427,9 +431,10 @@ def _delete(storage: Storage, names: Sequence[str], progress: Progress) -> None:
 def _delete_documents(storage: Storage, *parts: Iterable[str]) -> None:
     """Delete several kinds of files, one after another."""
     for names in parts:
-        _delete(storage, list(names), ignore_progress)
+        delete_files(storage, list(names), ignore_progress)
 
 
-def _amount(items: Iterable[Listed]) -> FileAmount:
+def amount_of_files(items: Iterable[Listed]) -> FileAmount:
+    """Return the number of listed files, and their total bytes."""
     sizes = [item.size_bytes for item in items]
     return FileAmount(len(sizes), sum(sizes))

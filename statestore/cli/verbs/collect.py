@@ -9,7 +9,7 @@ import click
 from statestore.catalog.holds import Held
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import counted, duration, size, size_and_files, span_text
-from statestore.cli.options import SPAN, dry_run_option
+from statestore.cli.options import SPAN, dry_run_option, minimum_age_option
 from statestore.cli.output import Output, Page, progress_bar, write_first
 from statestore.maintenance.gc import CollectedGarbage, FileAmount
 from statestore.maintenance.retention import ExpiredCheckpoints
@@ -82,13 +82,8 @@ def write_expired(page: Page, expired: ExpiredCheckpoints) -> None:
         "statestore gc --minimum-age 7d --store ./fraud",
     ),
 )
-@click.option(
-    "--minimum-age",
-    type=SPAN,
-    default="24h",
-    show_default=True,
-    metavar="SPAN",
-    help="Keep files that were written, or whose checkpoint expired, less than this time ago.",
+@minimum_age_option(
+    "24h", "Keep files that were written, or whose checkpoint expired, less than this time ago."
 )
 @dry_run_option
 @pass_invocation

@@ -4,11 +4,13 @@
 - ``import_savepoint`` imports its state into a store.
 - ``export_savepoint`` writes a checkpoint of a store as a savepoint.
 - ``repack_savepoint`` rewrites a savepoint with another number of key groups.
+- ``collect_flink_files`` deletes files of checkpoints that nothing names.
 
-Only ``savepoint`` and the modules that use it open files. The other modules are pure functions
-over bytes. Flink's rules for a job belong in ``statestore.jobgraph``.
+Only ``savepoint``, ``checkpoint_gc`` and the modules that use them open files. The other modules
+are pure functions over bytes. Flink's rules for a job belong in ``statestore.jobgraph``.
 """
 
+from statestore.interop.flink.checkpoint_gc import CollectedFlinkFiles, collect_flink_files
 from statestore.interop.flink.exporting.export_state import (
     ExportedFlinkState,
     ExportedOperator,
@@ -47,6 +49,7 @@ from statestore.interop.flink.read.show_savepoint import (
 from statestore.interop.flink.types.key_recipes import register_key_hash
 
 __all__ = [
+    "CollectedFlinkFiles",
     "ExportSelection",
     "ExportedFlinkState",
     "ExportedOperator",
@@ -71,6 +74,7 @@ __all__ = [
     "ShownOperatorState",
     "ShownSavepoint",
     "StateEntries",
+    "collect_flink_files",
     "export_savepoint",
     "import_savepoint",
     "open_savepoint",

@@ -6,7 +6,7 @@ They have the fields of Flink's classes, which ``_metadata`` contains.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal, TypeAlias
 
 Mode = Literal["split", "union", "broadcast"]
@@ -274,10 +274,15 @@ class MasterState:
 
 @dataclass(frozen=True, slots=True)
 class SavepointMetadata:
-    """``CheckpointMetadata``; ``properties`` are serialized by Java, empty before version 4."""
+    """``CheckpointMetadata``; ``properties`` are serialized by Java, empty before version 4.
+
+    ``paths`` are those of all files that the file names, also of empty in-flight records. They are
+    empty for metadata that was not read from a file.
+    """
 
     version: int
     checkpoint_id: int
     operators: tuple[OperatorHandles, ...]
     master_states: tuple[MasterState, ...] = ()
     properties: bytes = b""
+    paths: frozenset[str] = field(default=frozenset(), compare=False, repr=False)

@@ -51,6 +51,16 @@ _SCOPES = 2  # CheckpointedStateScope: exclusive, shared
 T = TypeVar("T")
 
 
+class _MetadataReader(Reader):
+    """A reader that remembers all paths of files, also in handles that are not returned."""
+
+    __slots__ = ("paths",)
+
+    def __init__(self, data: bytes, name: str) -> None:
+        super().__init__(data, name)
+        self.paths: set[str] = set()
+
+
 def read_metadata(data: bytes, name: str) -> SavepointMetadata:
     """Parse a ``_metadata`` file of version 2 to 6 (``Checkpoints``).
 
@@ -65,7 +75,7 @@ def read_metadata(data: bytes, name: str) -> SavepointMetadata:
         DamagedFileError: if the file is truncated or does not follow Flink's format.
         FormatVersionError: if the version is not supported.
     """
-    reader = Reader(data, name)
+    reader = _MetadataReader(data, name)
     reader.expect(MAGIC, "the magic number of Flink's metadata,")
     version = reader.i32()
     if version not in _VERSIONS:
@@ -84,10 +94,11 @@ def read_metadata(data: bytes, name: str) -> SavepointMetadata:
     if version >= 4 and properties[:4] != b"\xac\xed\x00\x05":
         raise reader.error("the checkpoint's properties do not follow the operators")
     reader.end("the last operator")
-    return SavepointMetadata(version, checkpoint_id, operators, masters, properties)
+    paths = frozenset(reader.paths)
+    return SavepointMetadata(version, checkpoint_id, operators, masters, properties, paths)
 
 
-def _read_master_state(reader: Reader) -> MasterState:
+def _read_master_state(reader: _MetadataReader) -> MasterState:
     reader.expect(MASTER_MAGIC, "the magic number of a master state")
     inner = reader.part(reader.i32())
     version, name = inner.i32(), inner.utf()
@@ -96,7 +107,7 @@ def _read_master_state(reader: Reader) -> MasterState:
     return MasterState(name, version, data)
 
 
-def _read_operator(reader: Reader, version: int) -> OperatorHandles:
+def _read_operator(reader: _MetadataReader, version: int) -> OperatorHandles:
     name = uid = ""
     if version >= 5:
         name, uid = reader.utf(), reader.utf()
@@ -145,7 +156,7 @@ def _read_operator(reader: Reader, version: int) -> OperatorHandles:
     )
 
 
-def _read_subtask(reader: Reader, version: int, parallelism: int) -> Subtask:
+def _read_subtask(reader: _MetadataReader, version: int, parallelism: int) -> Subtask:
     index = reader.i32()
     is_finished = index < 0 and version >= 3
     if is_finished:
@@ -173,7 +184,7 @@ def _read_subtask(reader: Reader, version: int, parallelism: int) -> Subtask:
     return Subtask(index, False, managed, raw, keyed, raw_keyed, channels)
 
 
-def _read_operator_handle(reader: Reader) -> OperatorHandle | None:
+def _read_operator_handle(reader: _MetadataReader) -> OperatorHandle | None:
     tag = reader.i8()
     if tag == 0:
         return None
@@ -186,7 +197,7 @@ def _read_operator_handle(reader: Reader) -> OperatorHandle | None:
     return OperatorHandle(parts, _read_stream_handle(reader), merged)
 
 
-def _read_part(reader: Reader) -> OperatorPart:
+def _read_part(reader: _MetadataReader) -> OperatorPart:
     name = reader.utf()
     mode = reader.u8()
     if mode >= len(MODES):
@@ -196,7 +207,7 @@ def _read_part(reader: Reader) -> OperatorPart:
     return OperatorPart(name, MODES[mode], _read_offsets(reader, reader.count(8, "elements")))
 
 
-def _read_offsets(reader: Reader, count: int) -> tuple[int, ...]:
+def _read_offsets(reader: _MetadataReader, count: int) -> tuple[int, ...]:
     """Return a list of offsets; a negative offset is an error."""
     begin = reader.position
     offsets = tuple(memoryview(reader.bytes(8 * count)[::-1]).cast("q"))[::-1]
@@ -205,7 +216,7 @@ def _read_offsets(reader: Reader, count: int) -> tuple[int, ...]:
     return offsets
 
 
-def _read_range(reader: Reader) -> tuple[int, int]:
+def _read_range(reader: _MetadataReader) -> tuple[int, int]:
     begin = reader.position
     first, count = reader.i32(), reader.i32()
     if first < 0 or count < 0 or first + count > 1 << 15:
@@ -213,7 +224,7 @@ def _read_range(reader: Reader) -> tuple[int, int]:
     return first, count
 
 
-def _read_keyed_handle(reader: Reader) -> KeyedHandle:
+def _read_keyed_handle(reader: _MetadataReader) -> KeyedHandle:
     tag = reader.i8()
     if tag == 0:
         return None
@@ -236,7 +247,7 @@ def _read_keyed_handle(reader: Reader) -> KeyedHandle:
     raise reader.error(f"{tag} is not a kind of keyed state", position=reader.position - 1)
 
 
-def _read_incremental_handle(reader: Reader, tag: int) -> IncrementalHandle:
+def _read_incremental_handle(reader: _MetadataReader, tag: int) -> IncrementalHandle:
     checkpoint_id, backend = reader.i64(), reader.utf()
     first, count = _read_range(reader)
     size = reader.i64() if tag == 11 else None
@@ -247,13 +258,13 @@ def _read_incremental_handle(reader: Reader, tag: int) -> IncrementalHandle:
     )
 
 
-def _read_files(reader: Reader) -> tuple[tuple[str, StreamHandle], ...]:
+def _read_files(reader: _MetadataReader) -> tuple[tuple[str, StreamHandle], ...]:
     return tuple(
         (reader.utf(), _read_stream_handle(reader)) for _ in range(reader.count(3, "files"))
     )
 
 
-def _read_changelog(reader: Reader, tag: int, first: int, count: int) -> KeyedHandle:
+def _read_changelog(reader: _MetadataReader, tag: int, first: int, count: int) -> KeyedHandle:
     """Read a ``ChangelogStateBackendHandle``; without changes, return its materialized state."""
     size = reader.i64()
     materialized, changes = (
@@ -271,7 +282,9 @@ def _read_changelog(reader: Reader, tag: int, first: int, count: int) -> KeyedHa
     return materialized[0] if materialized else None
 
 
-def _read_inline_changes(reader: Reader, tag: int, first: int, count: int) -> InlineChanges:
+def _read_inline_changes(
+    reader: _MetadataReader, tag: int, first: int, count: int
+) -> InlineChanges:
     bounds = reader.bytes(16)
     changes = tuple(
         (reader.i32(), reader.bytes(reader.i32())) for _ in range(reader.count(8, "changes"))
@@ -279,7 +292,9 @@ def _read_inline_changes(reader: Reader, tag: int, first: int, count: int) -> In
     return InlineChanges(first, count, changes, bounds, reader.utf())
 
 
-def _read_changes_in_files(reader: Reader, tag: int, first: int, count: int) -> FileChanges:
+def _read_changes_in_files(
+    reader: _MetadataReader, tag: int, first: int, count: int
+) -> FileChanges:
     streams = tuple(
         (reader.i64(), _read_stream_handle(reader)) for _ in range(reader.count(9, "changes"))
     )
@@ -290,7 +305,7 @@ def _read_changes_in_files(reader: Reader, tag: int, first: int, count: int) -> 
 
 
 _CHANGELOGS = (8, 14)
-_CHANGES: dict[int, Callable[[Reader, int, int, int], InlineChanges | FileChanges]] = {
+_CHANGES: dict[int, Callable[[_MetadataReader, int, int, int], InlineChanges | FileChanges]] = {
     9: _read_inline_changes,
     10: _read_changes_in_files,
     13: _read_changes_in_files,
@@ -298,7 +313,7 @@ _CHANGES: dict[int, Callable[[Reader, int, int, int], InlineChanges | FileChange
 
 
 def _read_channels(
-    reader: Reader, version: int, direction: Literal["input", "output"]
+    reader: _MetadataReader, version: int, direction: Literal["input", "output"]
 ) -> tuple[ChannelHandle, ...]:
     """Return the handles with in-flight records (``ChannelStateHandleSerializerV1`` and ``V2``).
 
@@ -328,7 +343,7 @@ def _read_channels(
     return tuple(channels)
 
 
-def _read_stream_handle(reader: Reader) -> StreamHandle:
+def _read_stream_handle(reader: _MetadataReader) -> StreamHandle:
     tag = reader.u8()
     if tag == 0:
         return None
@@ -354,15 +369,16 @@ def _read_stream_handle(reader: Reader) -> StreamHandle:
     raise reader.error(f"{tag} is not a kind of stream", position=reader.position - 1)
 
 
-def _read_path(reader: Reader) -> str:
+def _read_path(reader: _MetadataReader) -> str:
     begin = reader.position
     path = reader.utf()
     if not path or "\0" in path:
         raise reader.error(f"{path!r} is not a path", position=begin)
+    reader.paths.add(path)
     return path
 
 
-def _read_size(reader: Reader) -> int:
+def _read_size(reader: _MetadataReader) -> int:
     size = reader.i64()
     if size < 0:
         raise reader.error(f"the length {size} is negative", position=reader.position - 8)

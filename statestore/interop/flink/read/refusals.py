@@ -12,9 +12,12 @@ from enum import StrEnum
 from statestore.errors import IncompatibleStateError, InvalidArgumentError
 from statestore.interop.flink.metadata.handles import CHANGELOG_HANDLES, OperatorHandles, Subtask
 
+WRITE_AHEAD = "pending-checkpoints"
+"""The state of a write-ahead sink, which has names of files (``GenericWriteAheadSink``)."""
+
 _RAW_STATES = (
     *("writer_raw_states", "streaming_committer_raw_states", "global_committer_raw_states"),
-    *("pending-checkpoints", "next-transactional-id-hint", "next-transactional-id-hint-v2"),
+    *(WRITE_AHEAD, "next-transactional-id-hint", "next-transactional-id-hint-v2"),
 )
 """Operator states of sinks that hold transactions: of ``SinkWriterOperator``,
 ``CommitterOperator``, write-ahead sinks, and the Kafka sink before ``KafkaSink``.

@@ -173,20 +173,20 @@ def content_digest(operator: OperatorHandles, places: SavepointFiles) -> str:
         return hashlib.sha256(b"".join(pool.map(digest, streams))).hexdigest()
 
 
-def read_metadata_file(storage: Storage) -> bytes:
-    """Return the bytes of ``_metadata``.
+def read_metadata_file(storage: Storage, name: str = METADATA) -> bytes:
+    """Return the bytes of ``_metadata``, or of such a file in a folder below.
 
     Raises:
         FileNotFoundError: if it does not exist.
         DamagedFileError: if it is larger than the limit of 1 GiB.
         StorageError: if it is not a regular file, or cannot be read.
     """
-    size = storage.size(METADATA)
+    size = storage.size(name)
     if size > _MOST_METADATA:
         raise DamagedFileError(
-            f"{storage.url}/{METADATA} has {size} bytes, but the limit is {_MOST_METADATA}"
+            f"{storage.url}/{name} has {size} bytes, but the limit is {_MOST_METADATA}"
         )
-    return storage.read(METADATA)
+    return storage.read(name)
 
 
 def _is_url(path: str) -> bool:

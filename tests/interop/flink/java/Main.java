@@ -38,7 +38,8 @@ import org.apache.flink.util.Collector;
  * Runs jobs one after another in a cluster of this process. A step is one argument, words with "="
  * between blanks: do=savepoint|checkpoint|restore|dump, to=, from=, events=, parallelism=, max=, format=; with
  * results= the job is one of SQL; a dump waits for operators= of them; jar= has classes of the job; max=derived leaves
- * the max parallelism to Flink; any name with a dot is a setting of Flink.
+ * the max parallelism to Flink; a checkpoint waits pace= milliseconds between two events after first= of them; any
+ * name with a dot is a setting of Flink.
  */
 public class Main {
     private static final List<String> WINDOWS = List.of("sums", "lists", "sessions");
@@ -125,7 +126,7 @@ public class Main {
             written = mini.stopWithSavepoint(job, words.get("to"), false, format).get();
         } else {
             mini.triggerCheckpoint(job).get();
-            Numbers.limit = Long.parseLong(words.get("events"));
+            raise(Long.parseLong(words.get("events")), Long.parseLong(words.getOrDefault("pace", "0")));
             waitFor(mini, job, () -> Numbers.next == Numbers.limit);
             written = mini.triggerCheckpoint(job).get();
             mini.cancelJob(job).get();
@@ -135,6 +136,15 @@ public class Main {
             Files.write(Path.of(words.get("results")), Sql.said(), StandardCharsets.UTF_8);
         }
         System.out.println(words.get("do") + " " + words.get("to") + " " + written);
+    }
+
+    /** Raise the limit of the numbers, one in each interval of so many milliseconds. */
+    private static void raise(long limit, long pace) throws InterruptedException {
+        while (pace > 0 && Numbers.limit < limit) {
+            Numbers.limit++;
+            Thread.sleep(pace);
+        }
+        Numbers.limit = limit;
     }
 
     private static void waitFor(MiniCluster mini, JobID job, Callable<Boolean> done) throws Exception {

@@ -1,0 +1,98 @@
+"""A real job takes checkpoints while old files are deleted a hundred times, and loses nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from statestore.interop.flink.checkpoint_gc import CollectedFlinkFiles, collect_flink_files
+from tests.interop.flink.goldens import Golden
+from tests.interop.flink.test_real_flink import NEWEST, ROCKSDB, comparable, dumped
+from tests.servers.flink import Flink
+
+pytestmark = [pytest.mark.flink, pytest.mark.long]
+
+RUNS = 100
+MINIMUM_AGE = "10s"  # above the time of a checkpoint on a busy machine, far below that of the job
+INCREMENTAL = {
+    "execution.checkpointing.incremental": "true",
+    "execution.checkpointing.data-inline-threshold": "0b",
+    "execution.checkpointing.interval": "200ms",
+    "execution.checkpointing.num-retained": "2",
+}
+CHANGELOG = {
+    "state.changelog.enabled": "true",
+    "state.changelog.storage": "filesystem",
+    "state.changelog.periodic-materialize.interval": "5s",
+}
+MERGED = {
+    "execution.checkpointing.file-merging.enabled": "true",
+    "execution.checkpointing.file-merging.across-checkpoint-boundary": "true",
+}
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, CHANGELOG, MERGED], ids=["incremental", "changelog", "merged"]
+)
+def test_a_running_job_loses_nothing(settings: Mapping[str, str], tmp_path: Path) -> None:
+    """A second job claims the first one's checkpoint and uses its files, in the same folder. Its
+    last checkpoint has the state of a job without deletions.
+    """
+    folder, flink = tmp_path / "checkpoints", Flink(NEWEST)
+    folder.mkdir()
+    changelog = {"state.changelog.dstl.dfs.base-path": f"file://{folder}"}
+    step = {"do": "checkpoint", "to": str(folder), "parallelism": "2", "format": "CANONICAL"}
+    step |= {**ROCKSDB, **INCREMENTAL, **settings, **changelog}
+    first = collect_while(flink, step | {"first": "50", "events": "200", "pace": "250"}, folder)
+    claim = {
+        "execution.state-recovery.path": first,
+        "execution.state-recovery.claim-mode": "CLAIM",
+    }
+    last = collect_while(
+        flink, {**step, **claim, "first": "210", "events": "250", "pace": "700"}, folder
+    )
+    assert Path(last).parent != Path(first).parent
+    found = dumped(flink, tmp_path, last, ROCKSDB, parallelism=2, most=128)
+    assert comparable(found) == comparable(Golden("2.3_heap_canonical").rows())
+
+
+def collect_while(flink: Flink, step: Mapping[str, str], folder: Path) -> str:
+    """Run a job, and delete files meanwhile; return its last checkpoint.
+
+    Each run has an old file of each kind to delete, so a run that deletes nothing is noticed.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(flink.run, [step])
+        outcomes = Counter[str]()
+        while not running.done() or sum(outcomes.values()) < RUNS:
+            collected = collect_once(folder, running)
+            if collected is not None:
+                outcomes["deleted" if collected.removed.files else "nothing"] += 1
+        (last,) = running.result()
+    assert outcomes["deleted"] > RUNS // 2, outcomes
+    return last
+
+
+def collect_once(folder: Path, running: Future[list[str]]) -> CollectedFlinkFiles | None:
+    """Add old files to the folder of each job and collect; None before the first checkpoint."""
+    newest = [*folder.glob("*/chk-*/_metadata")]
+    if not newest:
+        assert not running.done() or running.result()
+        time.sleep(0.2)
+        return None
+    jobs = {metadata.parents[1] for metadata in newest}
+    strays = {job / kind / "stray" for job in jobs for kind in ("shared", "taskowned", "dstl")}
+    for stray in strays:
+        stray.parent.mkdir(exist_ok=True)
+        stray.write_bytes(b"old")
+        os.utime(stray, (0, 0))
+    collected = collect_flink_files(str(folder), minimum_age=MINIMUM_AGE, dry_run=False)
+    assert not any(stray.exists() for stray in strays)
+    assert {f"{stray.relative_to(folder)}" for stray in strays} <= {*collected.names}
+    return collected
