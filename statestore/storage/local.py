@@ -217,7 +217,9 @@ class LocalStorage:
         sync_parents(folder)
 
     def _walk(self, folder: Path) -> Iterator[str]:
-        # Unlike a glob, this walk distinguishes an unreadable folder from an empty one.
+        # Unlike a glob, this walk distinguishes an unreadable folder from an empty one. Folders are
+        # read in the order of their names: a Flink job's chk-N right after the job's folder, and
+        # not after its large folder "shared", when Flink may have replaced chk-N.
         folders = [folder]
         while folders:
             parent = folders.pop()
@@ -226,14 +228,16 @@ class LocalStorage:
                 entries = os.scandir(parent)
             except FileNotFoundError:
                 continue
+            below_it = list[Path]()
             with entries:
                 for entry in entries:
                     if entry.is_symlink() and not self._follow_links:
                         raise self._link_error(Path(entry.path))
                     if entry.is_dir():
-                        folders.append(Path(entry.path))
+                        below_it.append(Path(entry.path))
                     else:
                         yield entry.name if below == "." else f"{below}/{entry.name}"
+            folders += sorted(below_it, reverse=True)
 
     def _file(self, name: str) -> Path:
         """Return the path of a file; StorageError if any part of it is a symbolic link."""

@@ -98,8 +98,7 @@ def write_collected_files(page: Page, collected: CollectedFlinkFiles) -> None:
         oldest = duration(age.days * _DAY_MS)
         page.line(f"  {oldest} or older  {size_and_files(age.size_bytes, age.files)}")
     write_first(page, collected.names, indent="    ")
-    read = counted(collected.checkpoints, "checkpoint")
-    page.line(f"  read          {read}, savepoints among them")
+    page.line(f"  read  {counted(collected.checkpoints, 'metadata file')}")
     table = table_of("job", "kind", "outcome", "files", "bytes", "oldest", right={"files", "bytes"})
     for group in collected.groups:
         outcome = verb if group.kept is None else f"kept: {group.kept}"
