@@ -30,7 +30,7 @@ from statestore.interop.flink.options import SavepointAccess
 from statestore.interop.flink.types.base import replace_parts
 from statestore.store import StateStore
 from tests.interop.flink.goldens import FOLDER, Golden
-from tests.interop.flink.importing.test_refusals import made_asynchronous, written
+from tests.interop.flink.importing.test_refusals import without_map_key, written
 
 
 def by_uid(contract: JobContract) -> dict[str | None, OperatorContract]:
@@ -131,8 +131,10 @@ def test_a_plan_names_the_states_of_its_operators() -> None:
     assert all(unread)
 
 
-def test_asynchronous_state_is_named_but_not_described(tmp_path: Path) -> None:
-    place = written(tmp_path, made_asynchronous)
+def test_a_map_of_forst_without_the_type_of_its_keys_is_named_but_not_described(
+    tmp_path: Path,
+) -> None:
+    place = written(tmp_path, without_map_key)
     contract = contract_of_savepoint(place)
     unread = [
         state
