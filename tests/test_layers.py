@@ -81,10 +81,8 @@ HOMES = {
         "statestore.demo",
         "jobs",
     ),
-    "py4j": (
-        *("statestore.spark", "statestore.streaming", "statestore.interop.spark"),
-        *("statestore.testing", "jobs"),
-    ),
+    # pyspark-client has none, so all others take its errors from the first one.
+    "py4j": ("statestore.spark.compat", "statestore.spark.jars"),
     "delta": ("statestore.spark", "statestore.testing", "jobs"),
     "deltalake": (
         *("statestore.delta", "statestore.sources.table_files"),

@@ -34,6 +34,7 @@ from statestore.interop.spark.operator_reader import (
 )
 from statestore.interop.spark.parts import find_operator_kind
 from statestore.interop.spark.planned_query import planned_location
+from statestore.spark.compat import COMMAND_INSTEAD, refuse_connect
 from statestore.streaming.planned import streaming_sources
 
 _FILES, _KAFKA, _DELTA, _NUMBERS = "files", "Kafka", "Delta", "numbers"
@@ -77,9 +78,11 @@ def contract_of_query(
         settings: The settings with which the session began.
 
     Raises:
-        InvalidArgumentError: If the DataFrame is not streaming, or Spark does not accept it.
+        InvalidArgumentError: If the DataFrame is not streaming or is of Spark Connect, or if Spark
+            does not accept it.
         DamagedFileError: If Spark has written an unknown description.
     """
+    refuse_connect(query, "checking a query", COMMAND_INSTEAD)
     conf = query.sparkSession.conf
     first = dict(query.sparkSession.sparkContext.getConf().getAll())
     chosen = {name: value for name, value in conf.getAll.items() if first.get(name) != value}

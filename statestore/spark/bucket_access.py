@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
+from statestore.spark.compat import has_jvm
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -27,8 +29,11 @@ _LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
 
 
 def configure_storage_access(spark: SparkSession, storage: Storage) -> None:
-    """Let Spark itself access the store's storage; does nothing for a local file system."""
-    settings = storage.hadoop_settings()
+    """Let Spark itself access the store's storage; does nothing for a local file system.
+
+    It also does nothing for Spark Connect, whose server alone has a Hadoop configuration.
+    """
+    settings = storage.hadoop_settings() if has_jvm(spark) else {}
     if not settings:
         return
     context: Any = spark.sparkContext

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from statestore.spark.compat import arrow_schema_of, schema_of_arrow
+from statestore.spark.compat import Py4JError, arrow_schema_of, has_jvm, schema_of_arrow
 
 _TOGETHER_BYTES = 2**20
 """Spark coalesces smaller partitions after a shuffle (coalescePartitions.minPartitionSize)."""
@@ -57,11 +56,10 @@ def compute(df: DataFrame) -> None:
 
     If Spark does not permit the call, the rows are computed when they are first needed.
     """
-    frame: Any = getattr(df, "_jdf", None)
-    if frame is None:  # Spark Connect
+    if not has_jvm(df):
         return
     try:
-        plan = frame.queryExecution().withCachedData()
+        plan = df._jdf.queryExecution().withCachedData()
         if plan.nodeName() == "InMemoryRelation":
             plan.cacheBuilder().cachedColumnBuffers().count()
     except Py4JError:
@@ -96,11 +94,10 @@ def collect_single_partition(df: DataFrame) -> pa.Table | None:
     Return None otherwise, and for columns whose types Arrow does not represent exactly. It takes
     one job, which collects no more rows than the limit.
     """
-    frame: Any = getattr(df, "_jdf", None)
-    if frame is None:  # Spark Connect
+    if not has_jvm(df):
         return None
     try:
-        plan = frame.queryExecution().analyzed()
+        plan = df._jdf.queryExecution().analyzed()
         if plan.nodeName() != "LogicalRDD" or plan.rdd().getNumPartitions() != 1:
             return None
         most = _TOGETHER_BYTES // max(plan.schema().defaultSize(), 1)
@@ -158,11 +155,10 @@ def coalesce_small(df: DataFrame) -> DataFrame | None:
 
 def record_size_hint(df: DataFrame, rows: int, size_bytes: int) -> None:
     """Record the number and bytes of rows that came from the driver, as the name of their RDD."""
-    frame: Any = getattr(df, "_jdf", None)
-    if frame is None:  # Spark Connect
+    if not has_jvm(df):
         return
     try:
-        plan = frame.queryExecution().analyzed()
+        plan = df._jdf.queryExecution().analyzed()
         if plan.nodeName() == "LogicalRDD":
             plan.rdd().setName(_SIZE % (rows, size_bytes))
     except Py4JError:
@@ -195,11 +191,10 @@ def _known_size(
     Return None if the plan has steps other than ``steps``, if Spark does not permit the calls, or,
     unless ``making`` is True, if a step may make values longer.
     """
-    frame: Any = getattr(df, "_jdf", None)
-    if frame is None:  # Spark Connect
+    if not has_jvm(df):
         return None
     try:
-        plan = frame.queryExecution().withCachedData()
+        plan = df._jdf.queryExecution().withCachedData()
         known = _size_of_plan(plan, steps, making)
         return None if known is None else (known, plan.schema().defaultSize())
     except Py4JError:  # some hosted Sparks forbid calls into the JVM

@@ -4,6 +4,9 @@ Spark 4.0 to 4.3 are supported. The type ``TIME`` and ``repartitionById`` need 4
 streaming sources need 4.2. The functions that convert a schema have other parameters since 4.2, and
 the internal ``LogicalRDD`` has another parameter since 4.3.
 
+A session of Spark Connect, and the package ``pyspark-client``, give this process no access to a
+JVM. :func:`has_jvm` is the only test for it.
+
 This module also converts schemas between Arrow's and Spark's types. Timestamps with a zone are
 stored in UTC; timestamps without a zone stay unchanged.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import lru_cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -26,6 +30,21 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arro
 from statestore.errors import InvalidArgumentError, MissingDependencyError
 from statestore.keys.arrow_java import absorb, finish
 from statestore.spark.session_settings import session_settings
+
+
+def _error_of_py4j(name: str) -> Any:
+    """Return an error class of py4j, or one that nothing raises: pyspark-client has no py4j."""
+    try:
+        return getattr(import_module("py4j.protocol"), name)
+    except ImportError:
+        return type(name, (Exception,), {})
+
+
+Py4JError: Final[Any] = _error_of_py4j("Py4JError")
+"""The error of a call into the JVM."""
+
+Py4JJavaError: Final[Any] = _error_of_py4j("Py4JJavaError")
+"""An exception of the JVM."""
 
 OLDEST: Final[tuple[int, int]] = (4, 0)
 NEWEST_WITH_DELTA: Final[tuple[int, int]] = (4, 2)
@@ -74,20 +93,37 @@ def refuse_without_delta() -> None:
         )
 
 
-def refuse_connect(owner: Any, what: str) -> None:
+COMMAND_INSTEAD: Final = (
+    "use 'statestore spark' where Java is installed and SPARK_REMOTE is not set, which starts its "
+    "own Spark"
+)
+"""What replaces an operation on the state of Spark's own queries in a session of Spark Connect."""
+
+
+def has_jvm(owner: Any) -> bool:
+    """Return whether this process can call the JVM of a session or a DataFrame.
+
+    False for Spark Connect. Its server computes plans, and its executors run Python functions, but
+    neither RDDs nor expressions that call Java methods may be available.
+    """
+    return not type(owner).__module__.startswith("pyspark.sql.connect")
+
+
+def refuse_connect(owner: Any, what: str, instead: str) -> None:
     """Refuse an operation that Spark Connect does not support.
 
     Args:
         owner: a session or a DataFrame.
         what: the operation, as the subject of a sentence.
+        instead: what the caller can do in a session of Spark Connect, as an order.
 
     Raises:
         InvalidArgumentError: the session is one of Spark Connect, which has no JVM in this process.
     """
-    if type(owner).__module__.startswith("pyspark.sql.connect"):
+    if not has_jvm(owner):
         raise InvalidArgumentError(
             f"{what} requires a Spark Classic session, but this session uses Spark Connect: "
-            "run the job with spark-submit, or start the session without .remote(…)"
+            f"{instead}, or run the job with spark-submit, without .remote(…)"
         )
 
 

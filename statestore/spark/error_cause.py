@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from statestore.rows.lossless_cast import shorten
+from statestore.spark.compat import Py4JError, Py4JJavaError
 
 SPARK_ERRORS: Final = (Py4JError, PySparkException)
 """The errors of calls to Spark: PySpark converts some errors of the JVM to its own classes."""

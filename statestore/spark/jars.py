@@ -25,8 +25,7 @@ from urllib.request import getproxies
 from xml.sax.saxutils import quoteattr
 from zipfile import is_zipfile
 
-from pyspark import SparkConf, java_gateway
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkConf
 
 from statestore.errors import MissingDependencyError
 
@@ -125,9 +124,13 @@ def _launch_gateway(conf: SparkConf, pipes: Mapping[str, Any]) -> JavaGateway:
     PySpark forgets a JVM whose start is interrupted. It would run for ever: a JVM ends with this
     process only once it has started.
     """
-    with _recorded_processes() as started:
+    from pyspark import java_gateway  # pyspark-client has none
+
+    with _recorded_processes(vars(java_gateway)) as started:
         try:
-            gateway: JavaGateway = launch_gateway(conf, dict(pipes))  # type: ignore[no-untyped-call]
+            gateway: JavaGateway = java_gateway.launch_gateway(  # type: ignore[no-untyped-call]
+                conf, dict(pipes)
+            )
         except BaseException:
             for process in started:
                 process.kill()
@@ -137,10 +140,9 @@ def _launch_gateway(conf: SparkConf, pipes: Mapping[str, Any]) -> JavaGateway:
 
 
 @contextmanager
-def _recorded_processes() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Yield a list of the processes that PySpark starts for its JVM."""
+def _recorded_processes(names: dict[str, Any]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Yield a list of the processes that PySpark's module with these names starts for its JVM."""
     started: list[subprocess.Popen[bytes]] = []
-    names = vars(java_gateway)
     popen = names["Popen"]
 
     def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:

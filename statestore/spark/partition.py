@@ -110,7 +110,12 @@ def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> D
 
 
 def _batch(df: Any) -> DataFrame:
-    refuse_connect(df, "partitioning a DataFrame")
+    refuse_connect(
+        df,
+        "partitioning a DataFrame",
+        "pass df to checkpoint.write_keyed(…), which places rows by key itself, or df.toArrow() to "
+        "statestore.split_by_subtask(…)",
+    )
     if isinstance(df, DataFrame) and not df.isStreaming:
         return df
     raise InvalidArgumentError(

@@ -36,9 +36,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+
+from statestore.spark.compat import Py4JError, has_jvm
 
 _AT_ONCE: Final = 32
 """The number of parallel lookups: an unreachable name server blocks each one for seconds."""
@@ -53,8 +54,7 @@ def numbers(spark: SparkSession, parallelism: int, hosts: Sequence[str] = ()) ->
     ``hosts[i]`` is the preferred host of partition i, as recorded with the files, or empty. Without
     preferences, or if Spark does not support them, it is ``spark.range``. Starts no Spark job.
     """
-    # A session of Spark Connect has another class, and no JVM.
-    if any(hosts) and isinstance(spark, SparkSession):
+    if any(hosts) and has_jvm(spark):
         try:
             wishes = _preferred_locations(spark, hosts)
             if any(wishes):

@@ -221,6 +221,7 @@ class StatefulQuery:
         Raises:
             InvalidArgumentError: for both triggers, an invalid interval, a column with a name that
                 is reserved for the store, or a checkpoint location with a truncated ``metadata``.
+                Also for Spark Connect, where each micro-batch can be passed to :meth:`process`.
         """
         if available_now and processing_time is not None:
             raise InvalidArgumentError(
@@ -249,7 +250,11 @@ class StatefulQuery:
             InvalidArgumentError: for a column with a name that is reserved for the store, or a
                 checkpoint location with a truncated ``metadata``.
         """
-        refuse_connect(events, "a StatefulQuery")
+        refuse_connect(
+            events,
+            "starting a StatefulQuery",
+            "pass each micro-batch and its MicroBatch to process(…), for example in foreachBatch",
+        )
         location = open_storage(checkpoint_location, storage_options)
         refuse_truncated_id(location)
         configure_storage_access(events.sparkSession, location)

@@ -23,7 +23,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BooleanType, StructField, StructType
@@ -42,7 +41,7 @@ from statestore.rows.pandas_rows import arrow_frame, is_pandas, pandas_as_stored
 from statestore.rows.python_values import display_values, rows_to_dicts
 from statestore.snapshot.state_spec import Changes
 from statestore.spark.cached_rows import coalesce_small
-from statestore.spark.compat import arrow_schema_of
+from statestore.spark.compat import Py4JJavaError, arrow_schema_of
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import number_columns
 from statestore.spark.workers import warm_up_worker

@@ -266,7 +266,7 @@ def test_without_access_to_query_plans_nothing_is_known() -> None:
     def refuse() -> None:
         raise Py4JError("queryExecution is not allowed")
 
-    connected: Any = SimpleNamespace()
+    connected: Any = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
     guarded: Any = SimpleNamespace(_jdf=SimpleNamespace(queryExecution=refuse))
     for frame in (connected, guarded):
         compute(frame)

@@ -92,10 +92,11 @@ def test_schemas_survive_the_conversion(spark: SparkSession) -> None:
 def test_a_session_of_spark_connect_is_refused() -> None:
     connected = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(
-        InvalidArgumentError, match="partitioning a DataFrame requires a Spark Classic session"
+        InvalidArgumentError,
+        match=r"partitioning .* Spark Classic .*: do this, or run the job",
     ):
-        refuse_connect(connected, "partitioning a DataFrame")
-    refuse_connect(object(), "anything else")
+        refuse_connect(connected, "partitioning a DataFrame", "do this")
+    refuse_connect(object(), "anything else", "nothing")
 
 
 def test_delta_is_available_for_some_versions(monkeypatch: pytest.MonkeyPatch) -> None:

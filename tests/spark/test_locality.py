@@ -252,6 +252,8 @@ def test_a_session_without_a_jvm_gets_a_plain_range() -> None:
     """Spark Connect: its session is not a classic one, and here has only ``range``."""
 
     class Connected:
+        __module__ = "pyspark.sql.connect.session"
+
         def range(self, *numbers: int) -> tuple[int, ...]:
             return numbers
 

@@ -59,7 +59,7 @@ from statestore.interop.spark.stores import (
     refuse_unwritable,
     select_stores,
 )
-from statestore.spark.compat import refuse_connect
+from statestore.spark.compat import COMMAND_INSTEAD, refuse_connect
 from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.processor_states import INDEX
@@ -152,7 +152,7 @@ def export_checkpoint(
         raise InvalidArgumentError(
             "the export writes with Spark: open the store with StateStore.open(url, spark=spark)"
         )
-    refuse_connect(spark, "writing the state of a query")
+    refuse_connect(spark, "writing the state of a query", COMMAND_INSTEAD)
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.from_checkpoint(restored)
     record = with_progress(record, progress, restored.checkpoint_id, storage_options)
@@ -281,7 +281,7 @@ def repartition_location(
         StorageError: if the location cannot be written.
     """
     check_shape(partitions, target.provider)
-    refuse_connect(spark, "repartitioning the state of a query")
+    refuse_connect(spark, "repartitioning the state of a query", COMMAND_INSTEAD)
     old = CheckpointLocation(open_storage(source, storage_options), operator_names or {})
     number = old.batch(batch)
     plan = old.plan(number)

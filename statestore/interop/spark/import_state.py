@@ -34,6 +34,7 @@ from statestore.interop.spark.state_reader import observe_state, prepared_sessio
 from statestore.keys.groups import MAX_PARALLELISM
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
+from statestore.spark.compat import COMMAND_INSTEAD, refuse_connect
 from statestore.storage import open_storage
 from statestore.store import StateStore
 
@@ -109,6 +110,7 @@ def import_checkpoint(
         SchemaMismatchError: if the query's state has other columns than the stored state.
         StateStoreError: as ``store.snapshot`` and ``checkpoint.write_keyed``.
     """
+    refuse_connect(spark, "reading the state of a query", COMMAND_INSTEAD)
     query_location = CheckpointLocation(
         open_storage(location, storage_options), operator_names or {}
     )

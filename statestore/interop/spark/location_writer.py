@@ -14,7 +14,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -54,7 +53,7 @@ from statestore.interop.spark.state_reader import (
 )
 from statestore.interop.spark.stores import StoreRows, needs_rewriter
 from statestore.spark.bucket_access import configure_storage_access
-from statestore.spark.compat import keep_empty_partitions
+from statestore.spark.compat import Py4JJavaError, keep_empty_partitions
 from statestore.spark.error_cause import describe_cause
 from statestore.spark.session_settings import session_settings
 from statestore.spark.structs import KEY_BYTES, VALUE_BYTES

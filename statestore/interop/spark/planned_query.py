@@ -22,7 +22,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -49,7 +48,7 @@ from statestore.interop.spark.wanted_states import (
     find_join_sides,
     list_wanted_states,
 )
-from statestore.spark.compat import INSTALLED, refuse_connect
+from statestore.spark.compat import COMMAND_INSTEAD, INSTALLED, Py4JJavaError, refuse_connect
 from statestore.spark.error_cause import describe_cause
 from statestore.spark.session_settings import session_settings
 from statestore.storage import open_storage
@@ -325,7 +324,7 @@ def plan_query(
         MissingDependencyError: If the state needs Spark's rewriter, and this Spark has none.
         StorageError: If a source does not tell its position, for example because no broker answers.
     """
-    refuse_connect(query.sparkSession, "planning a query")
+    refuse_connect(query, "planning a query", COMMAND_INSTEAD)
     if not query.isStreaming:
         raise InvalidArgumentError(
             "the query must be a streaming DataFrame, made with spark.readStream"
@@ -357,7 +356,7 @@ def planned_location(
     Raises:
         InvalidArgumentError: If the DataFrame is not streaming, or Spark does not accept it.
     """
-    refuse_connect(query.sparkSession, "planning a query")
+    refuse_connect(query, "planning a query", COMMAND_INSTEAD)
     if not query.isStreaming:
         raise InvalidArgumentError(
             "the query must be a streaming DataFrame, made with spark.readStream"

@@ -17,8 +17,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from py4j.protocol import Py4JJavaError
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -33,7 +31,7 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.interop.spark.location import FORMAT_VERSION, OffsetLogEntry, provider_name
-from statestore.spark.compat import refuse_connect
+from statestore.spark.compat import COMMAND_INSTEAD, Py4JJavaError, refuse_connect
 from statestore.spark.error_cause import SPARK_ERRORS, describe_cause
 
 if TYPE_CHECKING:
@@ -98,6 +96,8 @@ def rewrite(
         StorageError: Spark failed; the message has the operator and the store.
     """
     check_spark(spark)
+    from pyspark.java_gateway import ensure_callback_server_started  # pyspark-client has none
+
     session: Any = spark
     # Both calls start servers that the JVM needs. The first starts py4j's callback server in
     # Python, once per process and with daemon threads, as foreachBatch does. The second starts
@@ -126,7 +126,7 @@ def check_spark(spark: SparkSession) -> None:
 
     The rewriter is not a public class, so each release may change it.
     """
-    refuse_connect(spark, "writing the state of a query")
+    refuse_connect(spark, "writing the state of a query", COMMAND_INSTEAD)
     session: Any = spark
     version, jvm = spark.version, session._jvm
     needed = (

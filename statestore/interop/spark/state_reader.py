@@ -48,7 +48,7 @@ from statestore.interop.spark.parts import Columns
 from statestore.interop.spark.rows import encode_rows
 from statestore.rows.digests import rows_digest
 from statestore.spark.bucket_access import configure_storage_access
-from statestore.spark.compat import INSTALLED, refuse_connect
+from statestore.spark.compat import COMMAND_INSTEAD, INSTALLED, refuse_connect
 from statestore.spark.error_cause import SPARK_ERRORS, describe_cause, is_damage
 from statestore.spark.hashing import column_of
 from statestore.spark.session_settings import session_settings
@@ -226,7 +226,7 @@ def prepared_session(
         DamagedFileError: if a file that Spark reads within the block is missing or damaged.
         StorageError: if Spark fails within the block for any other reason.
     """
-    refuse_connect(spark, "reading the state of a query")
+    refuse_connect(spark, "reading the state of a query", COMMAND_INSTEAD)
     _refuse_newer_format(location, batch, operators)
     if set(location.spark_url) & {" ", "%"}:
         raise InvalidArgumentError(
