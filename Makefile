@@ -36,6 +36,7 @@ PROMETHEUS := $(VENV)/.prometheus
 CEPH := $(VENV)/.ceph
 PYFLINK := $(VENV)/pyflink
 NEWEST := build/newest
+CONNECT_CLIENT := build/spark-client/.ready
 PYTHONS := build/.simulate-pythons
 PACKAGING := $(VENV)/packaging
 # The newest release of each supported version of Spark.
@@ -229,6 +230,14 @@ build/spark-%/.ready: $(READY)
 	@$(INSTALL) build/spark-$*/bin/python pyspark==$* || $(PIP_FAILED)
 	@$(PY) -c "import sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" \
 		> "$$(build/spark-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+	@touch $@
+
+# A client of Spark Connect, in which no Spark can start: neither Spark's jars, py4j nor pytest.
+$(CONNECT_CLIENT): $(READY)
+	@echo "for the nightly: an environment with pyspark-client (450 MB)"
+	@rm -rf $(@D) && $(PY) -m venv $(@D)
+	@$(INSTALL) $(@D)/bin/python --constraints requirements.lock --editable . pandas \
+		"pyspark-client==$$(sed -n 's/^pyspark==//p' requirements.lock)" || $(PIP_FAILED)
 	@touch $@
 
 # A release, built from its commit; all other packages are those of .venv.

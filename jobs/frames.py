@@ -7,6 +7,7 @@ own errors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -19,14 +20,19 @@ from statestore.format.names import KEY_GROUP, POSITION, SUBTASK
 from statestore.settings import SettingsTable
 
 with needs_extra("spark", "this job"):
-    from py4j.protocol import Py4JError, Py4JJavaError
-    from pyspark import SparkContext
-    from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
+    from pyspark.errors import (
+        AnalysisException,
+        IllegalArgumentException,
+        ParseException,
+        PySparkException,
+    )
     from pyspark.logger import PySparkLogger
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import functions as F
     from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+    from pyspark.sql.utils import is_remote
 
+    from statestore.spark.compat import Py4JError, Py4JJavaError
     from statestore.spark.session import spark_session
 
 __all__ = [
@@ -76,6 +82,11 @@ class Source(SettingsTable, frozen=True, kw_only=True):
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return the rows; nothing is read yet."""
+        rows = self._plan(spark)
+        _ = rows.schema  # Spark Connect analyzes a plan only when its columns are asked for
+        return rows
+
+    def _plan(self, spark: SparkSession) -> DataFrame:
         if self.format is None:
             return spark.sql(self.sql or "")
         reader = spark.read.format(self.format).options(**self.options)
@@ -120,9 +131,16 @@ class Sink(SettingsTable, frozen=True, kw_only=True):
             return spark.catalog.tableExists(self.table)
         if self.path is None:
             return False
-        jvm: Any = spark._jvm
-        path = jvm.org.apache.hadoop.fs.Path(self.path)
-        return bool(path.getFileSystem(spark._jsc.hadoopConfiguration()).exists(path))
+        # The files of any format; their subfolders are no partitions, and the path is no pattern.
+        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+        path = re.sub(r"[\\*?{}\[\]]", r"\\\g<0>", self.path)
+        try:
+            _ = files.load(path).schema
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            return False
+        return True
 
     def write(self, rows: DataFrame, mode: str) -> None:
         """Write rows; with ``per_subtask``, one directory for each value of ``subtask``.
@@ -171,10 +189,11 @@ def settings_errors(what: str) -> Iterator[None]:
         yield
     except (AnalysisException, IllegalArgumentException, ParseException) as error:
         raise _settings_error(what, error) from error
-    except Py4JJavaError as error:
+    except (Py4JJavaError, PySparkException) as error:
         # PySpark has no Python class for this error.
-        problem = str(error.java_exception.getMessage())
-        if not problem.startswith("[DATA_SOURCE_NOT_FOUND]"):
+        cause = getattr(error, "java_exception", None)
+        problem = str(error if cause is None else cause.getMessage())
+        if "[DATA_SOURCE_NOT_FOUND]" not in problem:
             raise
         raise _settings_error(what, problem) from error
     finally:
@@ -219,6 +238,10 @@ def _settings_error(what: str, problem: object) -> SettingsError:
 
 def _drop_ended_session() -> None:
     """Drop a Spark session that has ended; otherwise PySpark would keep returning it."""
+    if is_remote():  # PySpark itself replaces a session of Spark Connect that has ended
+        return
+    from pyspark import SparkContext
+
     context: Any = SparkContext._active_spark_context
     if context is None:
         return

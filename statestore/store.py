@@ -98,7 +98,8 @@ class StateStore(HasContext):
 
         Args:
             url: the path or URL, or a custom storage that passes ``testing.suites.StorageSuite``.
-            spark: a Spark session. ``spark.read.format("keyed_state")`` is registered in it.
+            spark: a Spark session, also of Spark Connect. ``spark.read.format("keyed_state")`` is
+                registered in it.
             table_format: how a new store keeps its tables: ``delta``, the default, or ``parquet``,
                 the same files without a log. It is recorded in the store and can be omitted later.
                 :meth:`snapshot` refuses another value, and reads accept both.

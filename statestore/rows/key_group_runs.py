@@ -63,7 +63,7 @@ class NullKeys:
 
     def without(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Look at more rows; return those that have a key."""
-        is_null = _find_null_keys(batch, self._state)
+        is_null = find_null_keys(batch, self._state)
         if is_null is None:
             return batch
         places = np.flatnonzero(is_null)
@@ -103,11 +103,11 @@ class NullKeys:
 
 def null_keys(batch: pa.RecordBatch, state: KeyedState) -> int:
     """Return the number of rows with a null in a key column, unless null is a valid key."""
-    is_null = _find_null_keys(batch, state)
+    is_null = find_null_keys(batch, state)
     return 0 if is_null is None else int(is_null.sum())
 
 
-def _find_null_keys(batch: pa.RecordBatch, state: KeyedState) -> npt.NDArray[np.bool_] | None:
+def find_null_keys(batch: pa.RecordBatch, state: KeyedState) -> npt.NDArray[np.bool_] | None:
     """Return which rows have a null key, None if no row has one."""
     if state.hash_scheme == "flink-sql":  # in this scheme NULL is an ordinary key
         return None

@@ -7,7 +7,8 @@ These files have all settings with their reasons; none is repeated here. The onl
 daemon of local Python workers (:mod:`statestore.spark.daemon`).
 
 Under ``spark-submit`` and in a notebook a Spark session is already running, and its owner chose its
-settings. It is used unchanged, and only checked for Delta.
+settings. It is used unchanged, and only checked for Delta. The same holds for a server of Spark
+Connect, which ``SPARK_REMOTE`` names.
 
 The output of Spark during its start (resolving jars, choosing loggers) is buffered. If the start
 fails, it becomes part of the error; if it succeeds, the output is dropped. Later output of Spark,
@@ -25,9 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pyspark
-from pyspark import SparkContext, SparkFiles
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError, StateStoreError
 from statestore.extras import needs_extra
@@ -48,6 +49,7 @@ from statestore.spark.workers import without_idle_workers
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pyspark import SparkContext
 
 _DAEMON = "spark.python.daemon.module"
 _SOCKETS = "spark.python.unix.domain.socket.enabled"
@@ -66,7 +68,7 @@ def spark_session(
     extra_conf: Mapping[str, str] | None = None,
     s3: bool = False,
 ) -> SparkSession:
-    """Return a Spark session, started on this machine unless one is running.
+    """Return a Spark session, started on this machine unless one is running or is remote.
 
     ``StateStore.open(…, spark=…)`` passes a store's credentials to Spark; no setting holds one. All
     arguments except ``table_format`` have no effect if Spark is already running.
@@ -91,8 +93,8 @@ def spark_session(
 
     Raises:
         MissingDependencyError: when Java, the extra ``delta-spark``, or a Delta jar for this Spark
-            is missing. Also when a jar cannot be fetched or is damaged, and when the running
-            session was started without Delta.
+            is missing. Also when a jar cannot be fetched or is damaged, when the running session
+            was started without Delta, and when pyspark-client has no URL of a server.
         InvalidArgumentError: for another ``table_format``.
     """
     if table_format not in ("delta", "parquet", None):
@@ -101,6 +103,8 @@ def spark_session(
         )
     if table_format == "delta":
         refuse_without_delta()
+    if is_remote() or "SPARK_REMOTE" in os.environ:
+        return _with_dependencies(_remote_session(), table_format)
     if _is_running():
         return _with_dependencies(SparkSession.Builder().getOrCreate(), table_format)
     if table_format is None:
@@ -184,7 +188,23 @@ def _parse_settings(name: str) -> dict[str, str]:
     return dict(pairs)
 
 
+def _remote_session() -> SparkSession:
+    """Return the session of Spark Connect that is active, or one of the server in SPARK_REMOTE."""
+    active = SparkSession.getActiveSession() if is_remote() else None
+    try:
+        return active or SparkSession.Builder().getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "CONNECT_URL_NOT_SET":
+            raise
+        raise MissingDependencyError(
+            "pyspark-client cannot start Spark: set SPARK_REMOTE to the URL of a server of Spark "
+            "Connect (sc://host:15002), or install pyspark"
+        ) from error
+
+
 def _is_running() -> bool:
+    from pyspark import SparkContext  # pyspark-client has none
+
     # With this variable spark-submit tells the Python process about the JVM that it started.
     return SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in os.environ
 
@@ -230,6 +250,8 @@ def _home_of_pyspark() -> Path | None:
 
 def _start_session(builder: SparkSession.Builder) -> SparkSession:
     """Start the JVM with its output buffered, then the session in it."""
+    from pyspark import SparkContext
+
     options: dict[str, str] = builder._options
     output = _Output()
     try:
@@ -257,6 +279,8 @@ def _hide_jars(context: SparkContext) -> None:
     installed, and its dependencies have none. But each new worker would list the contents of dozens
     of jars repeatedly, which takes as long as everything else that it does before its first task.
     """
+    from pyspark import SparkFiles
+
     names = context._python_includes or []
     context._python_includes = [name for name in names if not name.endswith(".jar")]
     root = Path(SparkFiles.getRootDirectory())

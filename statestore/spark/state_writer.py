@@ -9,7 +9,9 @@ sorts and writes one key group after another. Rows that are co-located and in or
 shuffle nor sort.
 
 The key group that the JVM computes decides where a row is sent; the key group that Arrow computes
-is stored. A row for which they differ is refused. No row passes through a Python function.
+is stored. A row for which they differ is refused. No row passes through a Python function before
+the shuffle, except in a session of Spark Connect: some servers allow no expression that calls Java,
+as the hash of a text does, so Arrow computes the key group there, too.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from threading import Lock
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
@@ -52,6 +55,7 @@ from statestore.rows.fit_columns import fits_by_type, refuse_invalid_values
 from statestore.rows.key_group_runs import (
     NullKeys,
     check_groups,
+    find_null_keys,
     key_groups_of,
     with_key_group,
     without_groups,
@@ -63,7 +67,7 @@ from statestore.spark.cached_rows import (
     is_known_large,
     record_size_hint,
 )
-from statestore.spark.compat import arrow_schema_of, in_partitions, schema_of_arrow
+from statestore.spark.compat import arrow_schema_of, has_jvm, in_partitions, schema_of_arrow
 from statestore.spark.hashing import check_spark_key, column_of, key_group_column
 from statestore.spark.tasks import Task, map_in_arrow
 from statestore.spark.workers import warm_up_worker
@@ -398,21 +402,56 @@ def _sort_by_key_group(df: DataFrame, state: KeyedState, owners: Assignment | No
     columns = {name: column_of(name) for name in names}
     keys = {name: columns[name].cast(types[name].dataType).alias(name) for name in state.key}
     typed = df.select(*(columns | keys).values())
-    group = key_group_column(
-        typed.schema,
-        state.key,
-        max_parallelism=state.max_parallelism,
-        hash_scheme=state.hash_scheme,
-        key_types=state.key_types,
-    )
     name = max(names, key=len) + "_"  # a name that no column has
-    grouped = typed.withColumn(name, F.coalesce(group, F.lit(0)))
+    if has_jvm(typed):
+        group = key_group_column(
+            typed.schema,
+            state.key,
+            max_parallelism=state.max_parallelism,
+            hash_scheme=state.hash_scheme,
+            key_types=state.key_types,
+        )
+        grouped = typed.withColumn(name, F.coalesce(group, F.lit(0)))
+    else:
+        schema = StructType([*typed.schema, StructField(name, IntegerType())])
+        grouped = map_in_arrow(typed, partial(_append_key_groups, state=state), schema)
     if owners is not None:
         # As one text that Spark splits once: an array with a literal per element takes seconds.
         numbers = ",".join(str(owners.subtask_of(group)) for group in range(state.max_parallelism))
         subtasks = F.split(F.lit(numbers), ",").cast("array<int>")
         grouped = in_partitions(grouped, owners.parallelism, subtasks[column_of(name)])
     return grouped.sortWithinPartitions(column_of(name))
+
+
+def _append_key_groups(
+    batches: Iterable[pa.RecordBatch], state: KeyedState
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows with their key group as the last column.
+
+    A row whose key is null or cannot be hashed gets key group 0. The task that would write it
+    raises the error.
+    """
+    warm_up_worker()
+    for batch in batches:
+        groups = pa.array(_hashable_key_groups(batch, state), pa.int32())
+        yield pa.RecordBatch.from_arrays([*batch.columns, groups], [*batch.schema.names, KEY_GROUP])
+
+
+def _hashable_key_groups(rows: pa.RecordBatch, state: KeyedState) -> npt.NDArray[np.int32]:
+    groups = np.zeros(rows.num_rows, np.int32)
+    is_null = find_null_keys(rows, state)
+    if is_null is not None:
+        has_key = ~is_null
+        groups[has_key] = _hashable_key_groups(rows.filter(pa.array(has_key)), state)
+        return groups
+    try:
+        return key_groups_of(rows, state)
+    except StateStoreError:
+        half = rows.num_rows // 2
+        if half:
+            groups[:half] = _hashable_key_groups(rows.slice(0, half), state)
+            groups[half:] = _hashable_key_groups(rows.slice(half), state)
+        return groups
 
 
 def _write(target: KeyedTarget, owners: Assignment, *, is_sorted: bool) -> Task:

@@ -50,7 +50,7 @@ GROUPS: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "monitoring": (1, (".venv/.prometheus", ".venv/.grafana")),
     "pages": (1, (*DELTA, "chromium", "chromedriver")),
     "publishing": (1, (*SERVERS, ".venv/duckdb-iceberg")),
-    "spark": (1, SERVERS),
+    "spark": (1, (*SERVERS, "build/spark-client/.ready")),
     "streaming": (3, SERVERS),
     "programs": (4, (*SERVERS, ".venv/.go-programs", *RELEASES)),
     "real Flink: restore tests": (2, FLINK),

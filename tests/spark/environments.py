@@ -25,6 +25,7 @@ PANDAS = {"2": "2.3.3", "3": "3.0.0"}
 # What the tests and their fixtures import, in the locked versions.
 NAMES = (
     *("click", "deltalake", "duckdb", "fsspec", "hypothesis", "jsonschema", "msgspec", "numpy"),
+    *("grpcio-status", "zstandard"),  # a client of Spark Connect
     *("polars", "protobuf", "py4j", "pyarrow", "pytest", "pytest-timeout", "pytest-xdist"),
     *("rich", "s3fs"),
 )

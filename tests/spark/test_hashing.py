@@ -92,6 +92,10 @@ def test_the_vectors_are_many() -> None:
 
 @pytest.fixture(scope="module")
 def table() -> pa.Table:
+    return every_type()
+
+
+def every_type() -> pa.Table:
     """Return rows with every key type of Spark, random and extreme; the same in every run."""
     random = np.random.default_rng(20)
     bits = random.integers(-(2**63), 2**63 - 1, ROWS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,6 +45,7 @@ from tests.interop.spark.queries import (
     session,
     stream,
 )
+from tests.spark.test_connect import compare
 from tests.streaming.processors import Base
 from tests.streaming.world import World
 
@@ -108,6 +110,11 @@ def test_partition(store: StateStore, spark: SparkSession) -> None:
     for subtask in range(3):
         own = restored.to_arrow(subtask)["k"].to_pylist()
         assert sorted(own) == sorted(row.k for row in places if row.place == subtask)
+
+
+def test_spark_connect(spark: SparkSession, tmp_path: Path) -> None:
+    """A session of Spark Connect: the same files, reads, `bootstrap`, `by_key`, and the jobs."""
+    compare(spark, tmp_path, sys.executable)
 
 
 def test_a_delta_table_in_spark(
