@@ -1,17 +1,20 @@
 """Snapshot and restore through Spark, compared with plain Parquet files of the same rows.
 
-Both run in the same session. The rows are cached in the JVM, so that creating them is not measured.
-One run has one row per key. Another has a few keys with most of the rows (Zipf), so that key groups
-differ in size.
+Both run in the same session, and also in a session of Spark Connect. The rows are cached in the
+JVM, so that creating them is not measured. One run has one row per key. Another has a few keys with
+most of the rows (Zipf), so that key groups differ in size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from bench.connect import REMOTE, connect_runs
 from bench.measure import Figure, Runs, counted, in_turn, times
 from bench.state import state_rows
 from statestore import StateStore
@@ -19,7 +22,7 @@ from statestore.restore.restored import RestoredKeyedState
 from statestore.spark.hashing import key_group_column, owner_column
 from statestore.spark.session import spark_session
 
-__all__ = ["figures"]
+__all__ = ["figures", "session_runs"]
 
 PARALLELISM = 4
 MAX_PARALLELISM = 128
@@ -29,6 +32,7 @@ PLAIN, SHUFFLED = "write.parquet, no shuffle", "repartitionById, write.parquet"
 READ = "read.parquet of the same files"
 
 MOST_OF_PLAIN, MOST_OF_SHUFFLED, MOST_CO_LOCATED, MOST_READ = 2.5, 1.15, 1.25, 1.2
+MOST_OF_CLASSIC = 1.3
 
 FLINK_BYTES_A_ROW = 88
 """The size of a row in Flink's compressed savepoint, for a payload of 98 bytes."""
@@ -41,10 +45,22 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     for skew in (None, "zipf"):
         frame = state_rows(spark, rows, skew).persist()
         frame.count()
-        found += _State(spark, folder / str(skew), frame, skew).figures(repeats)
+        state = _State(spark, folder / str(skew), frame, skew)
+        names = ["snapshot", *map(_restore, RESTORED_AT)]
+        remote: AbstractContextManager[Runs] = nullcontext({})
+        if skew is None:
+            remote = connect_runs(folder / "connect", rows, names)
+        with remote as runs:
+            found += state.figures(repeats, runs)
         frame.unpersist(blocking=True)
     spark.stop()
     return found
+
+
+def session_runs(spark: SparkSession, folder: Path, rows: DataFrame) -> Runs:
+    """Return the snapshot and the restores of one row per key, in any session."""
+    state = _State(spark, folder, rows, None)
+    return {"snapshot": partial(state.snapshot, rows, co_located=False), **state.restores()}
 
 
 class _State:
@@ -57,11 +73,13 @@ class _State:
         self._store = StateStore.open(str(folder / "store"), spark=spark)
         self._namespace = () if skew is None else ("window",)
         self._suffix = "" if skew is None else f", {skew}"
-        self._snapshot(rows, co_located=False)
+        self.snapshot(rows, co_located=False)
 
-    def figures(self, repeats: int) -> list[Figure]:
+    def figures(self, repeats: int, remote: Runs) -> list[Figure]:
         name = self._named
-        written = in_turn(self._writes(), repeats)
+        snapshots = {what: run for what, run in remote.items() if what.startswith("snapshot")}
+        restores = {what: run for what, run in remote.items() if what not in snapshots}
+        written = in_turn({**self._writes(), **snapshots}, repeats)
         found = [
             times("", name(PLAIN), written),
             times("", name(SHUFFLED), written, floor=name(PLAIN)),
@@ -71,11 +89,17 @@ class _State:
                 "B2", name("snapshot, co-located"), written, floor=name(PLAIN), goal=MOST_CO_LOCATED
             ),
         ]
-        read = in_turn(self._reads(), repeats)
+        found += (
+            times("B1", what, written, floor="snapshot", goal=MOST_OF_CLASSIC) for what in snapshots
+        )
+        read = in_turn({**self._reads(), **restores}, repeats)
         found.append(times("", name(READ), read))
         for parallelism in RESTORED_AT:
             what = name(_restore(parallelism))
             found.append(times("B3", what, read, floor=name(READ), goal=MOST_READ))
+        for what in restores:
+            classic = what.removesuffix(REMOTE)
+            found.append(times("B3", what, read, floor=classic, goal=MOST_OF_CLASSIC))
         if not self._namespace:
             entry = self._store.checkpoint().manifest.keyed[0]
             size = entry.size_bytes / entry.rows
@@ -95,21 +119,29 @@ class _State:
         runs: Runs = {
             PLAIN: partial(self._plain, rows),
             SHUFFLED: partial(self._plain, rows.repartitionById(PARALLELISM, owner)),
-            "snapshot": partial(self._snapshot, rows, co_located=False),
-            "snapshot, co-located": partial(self._snapshot, lying, co_located=True),
+            "snapshot": partial(self.snapshot, rows, co_located=False),
+            "snapshot, co-located": partial(self.snapshot, lying, co_located=True),
         }
         return {self._named(what): run for what, run in runs.items()}
 
     def _reads(self) -> Runs:
         entry = self._store.checkpoint().manifest.keyed[0]
         files = [f"{self._store.url}/{entry.table.path}/{handle.path}" for handle in entry.handles]
-        runs = {self._named(READ): lambda: _noop(self._spark.read.parquet(*files))}
-        for parallelism in RESTORED_AT:
-            restored = self._store.restore(parallelism=parallelism).keyed("bench", "state")
-            runs[self._named(_restore(parallelism))] = partial(_read, restored)
-        return runs
+        runs: dict[str, Callable[[], object]] = {
+            self._named(READ): lambda: _noop(self._spark.read.parquet(*files))
+        }
+        return runs | {self._named(what): run for what, run in self.restores().items()}
 
-    def _snapshot(self, rows: DataFrame, *, co_located: bool) -> None:
+    def restores(self) -> Runs:
+        """Return the restores by their names."""
+        return {
+            _restore(parallelism): partial(
+                _read, self._store.restore(parallelism=parallelism).keyed("bench", "state")
+            )
+            for parallelism in RESTORED_AT
+        }
+
+    def snapshot(self, rows: DataFrame, *, co_located: bool) -> None:
         with self._store.snapshot(parallelism=PARALLELISM) as checkpoint:
             checkpoint.write_keyed(
                 "bench",
