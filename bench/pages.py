@@ -41,7 +41,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     manifest = f"manifest of {STATES} states of {GROUPS:,} key groups"
     pages: dict[str, Callable[[StateStore], PageView]] = {
         "page of it": lambda store: checkpoint(store, store.checkpoint(1)),
-        "page of a state of it": lambda store: state(store.checkpoint(1), "u", "s7"),
+        "page of a state of it": lambda store: state(store, store.checkpoint(1), "u", "s7"),
         "page of a plan of it": lambda store: rescale(store, store.checkpoint(1), 23),
     }
     seconds = in_turn(

@@ -183,7 +183,7 @@ def _views(
         "/compare": lambda request, query: compare(store, query.get("a", ""), query.get("b", "")),
         "/checkpoint/{which}": lambda request, query: checkpoint(store, _find(store, request)),
         "/checkpoint/{which}/state": lambda request, query: state(
-            _find(store, request), query.get("operator", ""), query.get("state", "")
+            store, _find(store, request), query.get("operator", ""), query.get("state", "")
         ),
         "/checkpoint/{which}/rows": lambda request, query: first_rows(
             store,

@@ -318,11 +318,13 @@ def _draw_ahead(ahead: Ahead, scale: _Scale, across: _Across, color: int) -> Mar
     ).format(color, ahead.text, "L".join([*low, *reversed(high)]), "L".join(value))
 
 
-def draw_skyline(values: Sequence[int], unit: Unit, name: str, *, has_values: bool) -> Markup:
+def draw_skyline(
+    values: Sequence[int], unit: Unit, name: str, text_of: Callable[[range], str] | None = None
+) -> Markup:
     """Return the value of each key group from left to right, and a line at their mean.
 
     If there are too many key groups, each step of the picture is as high as the largest of its key
-    groups. With ``has_values``, each step shows its value under the pointer.
+    groups. A step shows the text of its key groups under the pointer.
     """
     parts = spans(len(values), BINS)
     scale = _Scale(max(values), unit, LOW)
@@ -334,14 +336,9 @@ def draw_skyline(values: Sequence[int], unit: Unit, name: str, *, has_values: bo
             path, mean, len(parts)
         )
     ]
-    for place, part in enumerate(parts if has_values else ()):
-        groups = count(part.start) if len(part) == 1 else f"{count(part.start)}–{count(part[-1])}"
-        text = f"key group {groups}: {unit.text(max(values[part.start : part.stop]))}"
-        shapes.append(
-            Markup('<path class="hit" d="M{} 0h1v{}h-1z"><title>{}</title></path>').format(
-                place, LOW, text
-            )
-        )
+    if text_of is not None:
+        hit = Markup('<path class="hit" d="M{} 0h1v{}h-1z"><title>{}</title></path>')
+        shapes += [hit.format(place, LOW, text_of(part)) for place, part in enumerate(parts)]
     last = len(values) - 1
     places = {0.0: 0, 0.5: last // 2, 1.0: last} if last else {0.0: 0}
     axis = [_AxisLabel(place, (count(group),)) for place, group in places.items()]

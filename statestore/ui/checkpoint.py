@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from statestore.catalog.catalog import Checkpoint
@@ -21,6 +22,7 @@ from statestore.format.digest import digest_text
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.metrics import CheckpointMetrics, PhaseTimes, is_incremental
 from statestore.format.schema import type_text
+from statestore.format.state import KeyedState, OperatorState, StateKind
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.operators import chainable_edges, label_of
 from statestore.keys.groups import KeyGroupRange
@@ -33,7 +35,6 @@ from statestore.ui.charts import (
     DURATION,
     HIGH,
     LOW,
-    NUMBER,
     SHARE,
     Axis,
     Column,
@@ -293,7 +294,7 @@ def checkpoint(store: StateStore, shown: Checkpoint) -> PageView:
     return PageView(f"Checkpoint {number}", "checkpoint.html", facts, "checkpoint", number)
 
 
-def state(shown: Checkpoint, uid: str, name: str) -> PageView:
+def state(store: StateStore, shown: Checkpoint, uid: str, name: str) -> PageView:
     """Return a state's columns, layout, layers, files, and charts of its key groups.
 
     Raises StateNotFoundError if it does not exist.
@@ -311,9 +312,16 @@ def state(shown: Checkpoint, uid: str, name: str) -> PageView:
         "left_out": [record for record in manifest.left_out if record.lacks(uid, name)],
         "parts": parts,
         "pictures": [*draw_key_groups(entry, has_values=True)],
+        **addressed(store, shown),
     }
     number = shown.checkpoint_id
     return PageView(f"{uid}.{name}", "state.html", facts, "checkpoint", number)
+
+
+def addressed(store: StateStore, shown: Checkpoint) -> dict[str, Any]:
+    """Return how other programs name a store and a checkpoint: an absolute path, and its name."""
+    url = store.url if "://" in store.url else str(Path(store.url).resolve())
+    return {"url": url, "which": shown.name or shown.checkpoint_id}
 
 
 def first_rows(
@@ -339,6 +347,7 @@ def first_rows(
     found = [*islice(_rows_of(reader), wanted + 1)]
     facts = {
         "names": reader.schema.names,
+        "times": time_columns(entry.state),
         "rows": found[:wanted],
         "is_cut": len(found) > wanted,
         "wanted": wanted,
@@ -374,6 +383,7 @@ def state_facts(entry: Entry) -> dict[str, Any]:
         "name": own.name,
         "columns": [(field.name, type_text(field.type)) for field in own.schema.fields],
         "digest": digest_text(entry.digest),
+        "times": time_columns(own),
         "key": (),
         "layers": (),
         "max_parallelism": None,
@@ -390,27 +400,45 @@ def state_facts(entry: Entry) -> dict[str, Any]:
     }
 
 
-def draw_key_groups(entry: Entry, *, has_values: bool) -> Iterator[Picture]:
-    """Yield the rows and the bytes of a keyed state by key group.
+def time_columns(state: KeyedState | OperatorState) -> set[str]:
+    """Return the columns of type long that have milliseconds since 1970: of a TTL, and of timers.
 
-    With ``has_values``, the charts show values under the pointer.
+    docs/FORMAT.md defines them.
+    """
+    if not isinstance(state, KeyedState):
+        return set()
+    names = {*state.entry} if state.kind is StateKind.TIMERS else set()
+    if state.ttl is not None:
+        names.add(state.ttl.column)
+    return {name for name in names if state.schema.type_of(name) == "long"}
+
+
+def draw_key_groups(entry: Entry, *, has_values: bool) -> Iterator[Picture]:
+    """Yield the bytes of a keyed state by key group.
+
+    With ``has_values``, the chart shows bytes and rows under the pointer.
     """
     if not isinstance(entry, KeyedEntry):
         return
-    for weight, unit, text in (
-        (Weight.ROWS, NUMBER, lambda rows: counted(rows, "row")),
-        (Weight.BYTES, BYTES, size),
-    ):
-        weights = weights_of([entry], weight)
-        most = max(weights)
-        name = f"{weight.value.capitalize()} by key group"
-        steps = " Each step shows the largest of several key groups." if len(weights) > BINS else ""
-        caption = (
-            f"{name}. The largest is key group {count(weights.index(most))} with {text(most)}. "
-            f"The dashed line is the mean.{steps}"
-        )
-        html = draw_skyline(weights, unit, name, has_values=has_values)
-        yield Picture(f"key-groups-{weight.value}", caption, html)
+    weights, rows = weights_of([entry]), weights_of([entry], Weight.ROWS)
+    most = max(weights)
+    largest = weights.index(most)
+
+    def text_of(part: range) -> str:
+        held = size(max(weights[part.start : part.stop]))
+        total = counted(sum(rows[part.start : part.stop]), "row")
+        if len(part) == 1:
+            return f"key group {count(part.start)}: {held}, {total}"
+        return f"key groups {count(part[0])}–{count(part[-1])}: at most {held} each, {total}"
+
+    times = most * len(weights) / max(sum(weights), 1)
+    steps = " Each step shows the largest of several key groups." if len(weights) > BINS else ""
+    caption = (
+        f"Bytes by key group. The largest is key group {count(largest)} with {size(most)} and "
+        f"{counted(rows[largest], 'row')}, {times:.2f} times the mean (dashed).{steps}"
+    )
+    html = draw_skyline(weights, BYTES, "Bytes by key group", text_of if has_values else None)
+    yield Picture("key-groups", caption, html)
 
 
 @dataclass(frozen=True)

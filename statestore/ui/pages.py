@@ -6,6 +6,7 @@ The templates escape every value, except the pictures of ``charts.py``.
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -118,6 +119,8 @@ def _environment() -> Environment:
         "time": _time,
         "iso": _iso,
         "identifier": _identifier,
+        "repr": repr,
+        "shell": lambda value: shlex.quote(str(value)),
         "rows_explanation": rows_explanation,
         "rows_text": rows_text,
         "value": value_text,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Final
 
 from statestore.catalog.catalog import Checkpoint
-from statestore.cli.drawing import UNICODE, counted
+from statestore.cli.drawing import UNICODE, counted, span_text
 from statestore.cli.restore_records import kept_restores, speed_source, speed_text
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.format.manifest import Manifest
@@ -28,6 +29,7 @@ from statestore.restore.restart_time import (
 )
 from statestore.store import StateStore
 from statestore.ui.charts import draw_flow, flows_of
+from statestore.ui.checkpoint import addressed
 from statestore.ui.pages import PageView
 
 RATE: Final = 100
@@ -126,6 +128,7 @@ def _plan_facts(
         [wanted], checkpoint=checkpoint, balance=balance, rate=speed.speed
     )
     return {
+        **addressed(store, checkpoint),
         "option": compared.options[0],
         "speed": speed,
         "predicted": predict(wanted, [*plan.subtasks], speed.restores),
@@ -151,11 +154,16 @@ def _dealt_elements(manifest: Manifest, parallelism: int) -> Iterator[dict[str, 
         runs = [plan.runs(subtask)[entry.state.name] for subtask in subtasks]
         yield {
             "entry": entry,
-            "subtasks": [
-                (subtask, sum(run.stop - run.first for run in own), _runs(own))
-                for subtask, own in enumerate(runs)
-            ],
+            "subtasks": [*_alike(runs)],
         }
+
+
+def _alike(runs: Sequence[Sequence[ElementRun]]) -> Iterator[tuple[str, int, str]]:
+    """Yield consecutive subtasks with the same elements, the number of these, and their text."""
+    for own, subtasks in groupby(range(len(runs)), lambda subtask: runs[subtask]):
+        first, *others = subtasks
+        elements = sum(run.stop - run.first for run in own)
+        yield span_text(first, (first, *others)[-1], UNICODE), elements, _runs(own)
 
 
 def _runs(runs: Sequence[ElementRun]) -> str:

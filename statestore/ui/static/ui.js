@@ -134,6 +134,20 @@ function download(name, text) {
   URL.revokeObjectURL(link.href);
 }
 
+// A button copies the text below it.
+function copies(text) {
+  if (!navigator.clipboard) return; // without TLS, only pages of this machine may use it
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "secondary outline";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(text.textContent.trim());
+    say("Copied.");
+  });
+  text.before(button);
+}
+
 // Each section has a link to itself.
 function anchor(heading) {
   const link = document.createElement("a");
@@ -284,6 +298,7 @@ function start(root) {
   tell(root);
   root.querySelectorAll("table[data-grid]").forEach(grid);
   root.querySelectorAll("h2[id]").forEach(anchor);
+  root.querySelectorAll(".copy > code").forEach(copies);
   load(root);
 }
 
