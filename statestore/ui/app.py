@@ -45,13 +45,16 @@ from statestore.ui.pages import (
 )
 from statestore.ui.rescale import rescale
 from statestore.ui.sql import (
+    Profile,
     QueryLimits,
+    SqlAnswer,
     compare,
     history,
     key,
     search,
     sql,
     sql_answer,
+    sql_profile,
     write_sql_csv,
 )
 from statestore.ui.trends import TrendQuery, newest, timeline, trends
@@ -159,8 +162,8 @@ def application(
     ]
 
     def no_page(request: Request, error: Exception) -> Response:
-        problem = f"there is no page {request.url.path}; choose one in the menu"
-        view = PageView("Not found", "error.html", {"problem": problem})
+        problem = f"There is no page {request.url.path}; choose one in the menu"
+        view = PageView("No such page", "error.html", {"problem": problem})
         return _response(store, lambda: view, status=404, layout=_layout(request))
 
     app = Starlette(routes=routes, middleware=middleware, exception_handlers={404: no_page})
@@ -310,17 +313,21 @@ def _response(
     try:
         view = make_view()
     except StateStoreError as error:
-        view = _error_view(error)
+        view = _error_view(error, store.url)
     if view.error is not None:
         view.error.reword(word_field)
         status = _status_of(view.error)
     return HTMLResponse(render(view, store.url, layout=layout), status, headers)
 
 
-def _error_view(error: StateStoreError) -> PageView:
-    """Return the page for an error."""
+def _error_view(error: StateStoreError, url: str) -> PageView:
+    """Return the page for an error; its title is what the store does not have."""
     error.reword(word_field)
-    return PageView("Not shown", "error.html", {"problem": str(error)}, error=error)
+    missing, _, rest = str(error).partition(f" in {url}; ")
+    title, problem = ("Not shown", missing)
+    if rest:
+        title, problem = (text[:1].upper() + text[1:] for text in (missing, rest))
+    return PageView(title, "error.html", {"problem": problem}, error=error)
 
 
 def _status_of(error: StateStoreError) -> int:
@@ -343,14 +350,17 @@ def _sql_runner(
             shown = _find(store, request)
             if form.get("format") == "csv":
                 return _csv_response(store, shown, text, limits, cancelled)
-            answer = sql_answer(store, shown, text, limits=limits, cancelled=cancelled)
+            asked = form.get("profile") or text
+            run: Callable[..., SqlAnswer | Profile]
+            run = sql_profile if "profile" in form else sql_answer
+            answer = run(store, shown, asked, limits=limits, cancelled=cancelled)
             view = sql(store, shown, text, form_token=queries.form_token, answer=answer)
             return HTMLResponse(render(view, store.url))
 
-        async def refused(status: int, problem: str, **headers: str) -> Response:
+        async def refused(status: int, problem: str, place: str = "", **headers: str) -> Response:
             def view() -> PageView:
-                shown = _find(store, request)
-                return sql(store, shown, text, form_token=queries.form_token, problem=problem)
+                shown, token = _find(store, request), queries.form_token
+                return sql(store, shown, text, form_token=token, problem=problem, place=place)
 
             return await run_in_threadpool(_response, store, view, status=status, headers=headers)
 
@@ -361,9 +371,9 @@ def _sql_runner(
         except TooManyQueriesError:
             return await refused(503, _TOO_MANY, **{"retry-after": _RETRY_SECONDS})
         except (InvalidArgumentError, QueryStoppedError) as error:
-            return await refused(400, str(error))
+            return await refused(400, str(error), "\n".join(getattr(error, "__notes__", ())))
         except StateStoreError as error:
-            return HTMLResponse(render(_error_view(error), store.url), _status_of(error))
+            return HTMLResponse(render(_error_view(error, store.url), store.url), _status_of(error))
 
     return run_sql
 

@@ -22,7 +22,7 @@ from statestore.format.digest import digest_text
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.metrics import CheckpointMetrics, PhaseTimes, is_incremental
 from statestore.format.schema import type_text
-from statestore.format.state import KeyedState, OperatorState, StateKind
+from statestore.format.state import KeyedState, OperatorState, StateKind, clock_ms
 from statestore.jobgraph.graph import JobGraph
 from statestore.jobgraph.operators import chainable_edges, label_of
 from statestore.keys.groups import KeyGroupRange
@@ -186,6 +186,7 @@ def status_of(store: StateStore, window: Window) -> dict[str, Any] | None:
         "waiting": claim if claim and claim.generation > newest.writer.generation else None,
         "held": window.held,
         "read": len(readable),
+        "age_ms": clock_ms(None) - newest.created_at_ms,
     }
 
 

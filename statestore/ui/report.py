@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from statestore.catalog.catalog import Checkpoint, CheckpointRef
 from statestore.cli.drawing import count, counted
@@ -34,6 +34,7 @@ from statestore.ui.checkpoint import (
     draw_window,
     read_window,
     state_facts,
+    status_of,
 )
 from statestore.ui.pages import render_template, static
 from statestore.ui.rescale import PageSpeed
@@ -97,11 +98,12 @@ def collect_sections(
         progress(done, total)
         return section
 
+    window = read_window(store)
     sections = [
-        advance(_checkpoint(manifest)),
+        advance(_checkpoint(manifest, status_of(store, window), links)),
         _states(manifest, largest, links),
         _graph(manifest),
-        advance(_over_time(read_window(store), links)),
+        advance(_over_time(window, links)),
         advance(_trends(store, links)),
         advance(_restores(store, checkpoint, steps), len(steps)),
     ]
@@ -120,10 +122,10 @@ def left_out_of(sections: Sequence[Section]) -> Iterator[str]:
             yield f"{section.title}: {_names(unfit)} did not fit"
 
 
-def _checkpoint(manifest: Manifest) -> Section:
+def _checkpoint(manifest: Manifest, status: Mapping[str, Any] | None, links: _Links) -> Section:
     title = f"Checkpoint {manifest.checkpoint_id}"
-    facts = {"manifest": manifest}
-    html = render_template("checkpoint_facts.html", facts)
+    facts = {"manifest": manifest, "status": status, "checkpoint_link": links.of_checkpoint}
+    html = render_template("report/summary.html", facts)
     part = Part("facts", 0, "the facts of the checkpoint", html)
     lacking = tuple(f"state that the checkpoint lacks: {record}" for record in manifest.left_out)
     return Section("checkpoint", title, (part,), lacking)
@@ -248,7 +250,12 @@ def _restores(store: StateStore, checkpoint: Checkpoint, steps: Sequence[int]) -
 def _differences(found: CheckpointDifference) -> Section:
     differing = [one for one in found.states if one.differs]
     parts = [
-        Part("verdict", 6, "the comparison", render_template("verdict.html", {"found": found}))
+        Part(
+            "verdict",
+            6,
+            "the comparison",
+            render_template("verdict.html", {"found": found, "groups": _GROUPS}),
+        )
     ]
     for number, one in enumerate(differing[:_STATES], start=1):
         facts = {"number": number, "one": one, "groups": _GROUPS}

@@ -7,13 +7,14 @@ finds a checkpoint, savepoint, operator or state by a part of its name.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final
 from urllib.parse import quote, urlencode
 
 from statestore.catalog.catalog import Checkpoint, CheckpointRef
 from statestore.cli.arguments import key_of
+from statestore.cli.drawing import when
 from statestore.durations import Duration
 from statestore.errors import (
     CheckpointNotFoundError,
@@ -25,6 +26,7 @@ from statestore.errors import (
 from statestore.restore.row_files import write_result
 from statestore.rows.python_values import display_values
 from statestore.store import StateStore
+from statestore.ui.checkpoint import time_columns
 from statestore.ui.pages import PageView
 
 ROWS: Final = 1000
@@ -47,10 +49,35 @@ class QueryLimits:
 
 
 @dataclass(frozen=True)
+class ColumnProfile:
+    """A column of an answer: its nulls, distinct values, least and greatest value, and a histogram.
+
+    Nested columns have only nulls. ``bars`` are the labels and rows of equal ranges of numbers or
+    times, or of the values of a column that has few.
+    """
+
+    name: str
+    type: str
+    nulls: int
+    distinct: int | None
+    least: Any
+    greatest: Any
+    bars: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The columns of an answer, and its number of rows."""
+
+    rows: int
+    columns: tuple[ColumnProfile, ...]
+
+
+@dataclass(frozen=True)
 class SqlAnswer:
     """The first rows of an answer; ``is_cut`` is true if there are more."""
 
-    names: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
     rows: tuple[tuple[Any, ...], ...]
     is_cut: bool
 
@@ -61,11 +88,13 @@ def sql(
     text: str = "",
     *,
     form_token: str,
-    answer: SqlAnswer | None = None,
+    answer: SqlAnswer | Profile | None = None,
     problem: str = "",
-    error: StateStoreError | None = None,
+    place: str = "",
 ) -> PageView:
     """Return the form for SQL, with the views that a query can use.
+
+    Without a statement, it has one for the first rows of the first view.
 
     Args:
         store: The store.
@@ -73,19 +102,24 @@ def sql(
         text: The statement in the form.
         form_token: The token that the form sends with the statement.
         answer: The answer to show below the form.
-        problem: Why the server did not run the statement.
-        error: Why the statement has no answer.
+        problem: Why the statement has no answer.
+        place: The line of the statement that is wrong, with a caret below the place.
     """
+    views = store.views(checkpoint)
+    first = f"SELECT * FROM {views[0].sql} LIMIT 100" if views else ""
     facts = {
-        "text": text,
+        "text": text or first,
+        "is_asked": bool(text),
         "form_token": form_token,
         "left_out": checkpoint.manifest.left_out,
-        "views": store.views(checkpoint),
-        "answer": answer,
-        "problem": problem or (str(error) if error else ""),
+        "views": views,
+        "answer": answer if isinstance(answer, SqlAnswer) else None,
+        "profile": answer if isinstance(answer, Profile) else None,
+        "problem": problem,
+        "place": place,
         "most_rows": ROWS,
     }
-    return PageView("SQL", "sql.html", facts, "sql", checkpoint.checkpoint_id, error)
+    return PageView("SQL", "sql.html", facts, "sql", checkpoint.checkpoint_id)
 
 
 def sql_answer(
@@ -97,16 +131,108 @@ def sql_answer(
     cancelled: threading.Event,
 ) -> SqlAnswer:
     """Run a statement and return its first rows; raise what ``StateStore.query`` raises."""
-    with store.query(
-        text,
-        checkpoint,
-        time_limit=limits.time_limit,
-        memory_limit=limits.memory_bytes,
-        cancelled=cancelled,
-    ) as answer:
+    with _query(store, checkpoint, text, limits, cancelled) as answer:
         rows = tuple(_first_rows(answer))
-        names = tuple(answer.schema.names)
-    return SqlAnswer(names, rows[:ROWS], is_cut=len(rows) > ROWS)
+        columns = tuple((field.name, str(field.type)) for field in answer.schema)
+    return SqlAnswer(columns, rows[:ROWS], is_cut=len(rows) > ROWS)
+
+
+def sql_profile(
+    store: StateStore,
+    checkpoint: Checkpoint,
+    text: str,
+    *,
+    limits: QueryLimits,
+    cancelled: threading.Event,
+) -> Profile:
+    """Run a statement and return the profile of its columns; it is computed by DuckDB.
+
+    The statement runs twice: for the figures, and for the histograms between the least and the
+    greatest value. Raises what ``StateStore.query`` raises.
+    """
+    with _query(store, checkpoint, text, limits, cancelled) as answer:
+        fields = [*answer.schema]
+    names = ", ".join(f"c{number}" for number in range(len(fields)))
+    source = f"(\n{text.strip().rstrip(';')}\n) AS answer({names})"
+
+    def first_row(figures: Sequence[str]) -> list[Any]:
+        asked = f"SELECT {', '.join(figures)} FROM {source}"
+        with _query(store, checkpoint, asked, limits, cancelled) as answer:
+            return [*next(_first_rows(answer))]
+
+    kinds = [_kind_of(str(field.type)) for field in fields]
+    rows, *found = first_row(
+        ["count(*)", *(one for n, kind in enumerate(kinds) for one in _figures(f"c{n}", kind))]
+    )
+    figures = [found[at : at + _FIGURES] for at in range(0, len(found), _FIGURES)]
+    counted = [_histogram(f"c{n}", kind, *figures[n]) for n, kind in enumerate(kinds)]
+    bars = first_row(counted) if rows else [None] * len(kinds)
+    return Profile(
+        rows,
+        tuple(
+            ColumnProfile(field.name, str(field.type), rows - n, distinct, least, greatest, shown)
+            for field, kind, bar, (n, distinct, least, greatest, low, high) in zip(
+                fields, kinds, bars, figures, strict=True
+            )
+            for shown in [_bars(kind, dict(bar or ()), low, high)]
+        ),
+    )
+
+
+_FIGURES: Final = 6
+_BARS: Final = 12
+
+
+def _kind_of(data_type: str) -> str:
+    """Return ``number``, ``time``, ``nested`` or ``other`` for the text of an Arrow type."""
+    kinds = {
+        "number": ("int", "uint", "float", "double", "halffloat", "decimal"),
+        "time": ("timestamp", "date"),
+        "nested": ("list", "large_list", "fixed_size_list", "struct", "map", "dense_", "sparse_"),
+    }
+    return next((kind for kind, starts in kinds.items() if data_type.startswith(starts)), "other")
+
+
+def _figures(column: str, kind: str) -> list[str]:
+    """Return what :func:`sql_profile` selects of a column; the last two are bounds of bars."""
+    if kind == "nested":
+        return [f"count({column})", *["NULL"] * (_FIGURES - 1)]
+    place = _number_of(column, kind)
+    bounds = [f"min({place})", f"max({place})"] if place else ["NULL", "NULL"]
+    distinct = f"count(DISTINCT {column})"
+    return [f"count({column})", distinct, f"min({column})", f"max({column})", *bounds]
+
+
+def _number_of(column: str, kind: str) -> str:
+    """Return a column as a finite number or null; an empty text if it is neither."""
+    number = {"number": f"{column}::DOUBLE", "time": f"epoch({column})"}.get(kind)
+    finite = f"{column}::DOUBLE" if kind == "number" else column
+    return f"CASE WHEN isfinite({finite}) THEN {number} END" if number else ""
+
+
+def _histogram(
+    column: str, kind: str, n: int, distinct: int, least: Any, most: Any, low: Any, high: Any
+) -> str:
+    """Return a map from a bar to its rows, or NULL if a column has no histogram."""
+    if low is not None and low < high:
+        place = f"(({_number_of(column, kind)}) - {low!r}) / {(high - low)!r} * {_BARS}"
+        return f"histogram(least(floor({place}), {_BARS - 1})::INTEGER)"
+    if kind == "other" and 1 < distinct <= _BARS:
+        return f"histogram({column}::VARCHAR)"
+    return "NULL"
+
+
+def _bars(kind: str, rows: Mapping[Any, int], low: Any, high: Any) -> tuple[tuple[str, int], ...]:
+    if kind == "other":
+        return tuple((str(value), rows[value]) for value in sorted(rows))
+    if not rows:
+        return ()
+    shown = (lambda at: when(round(1000 * at))) if kind == "time" else "{:.6g}".format
+    edges = [low + (high - low) * number / _BARS for number in range(_BARS + 1)]
+    return tuple(
+        (f"{shown(edges[bar])} to {shown(edges[bar + 1])}", rows.get(bar, 0))
+        for bar in range(_BARS)
+    )
 
 
 def write_sql_csv(
@@ -119,14 +245,24 @@ def write_sql_csv(
     cancelled: threading.Event,
 ) -> None:
     """Run a statement and write all rows as CSV; raise what ``StateStore.query`` raises."""
-    with store.query(
+    with _query(store, checkpoint, text, limits, cancelled) as answer:
+        write_result(answer, "csv", target, 0)
+
+
+def _query(
+    store: StateStore,
+    checkpoint: Checkpoint,
+    text: str,
+    limits: QueryLimits,
+    cancelled: threading.Event,
+) -> Any:
+    return store.query(
         text,
         checkpoint,
         time_limit=limits.time_limit,
         memory_limit=limits.memory_bytes,
         cancelled=cancelled,
-    ) as answer:
-        write_result(answer, "csv", target, 0)
+    )
 
 
 def _first_rows(answer: Any) -> Iterator[tuple[Any, ...]]:
@@ -142,6 +278,7 @@ def _first_rows(answer: Any) -> Iterator[tuple[Any, ...]]:
             return
 
 
+_KEY_ROWS: Final = 100
 _GROUPS: Final = 100
 _LISTED: Final = 1000
 
@@ -152,6 +289,8 @@ def key(store: StateStore, checkpoint: Checkpoint, text: str = "") -> PageView:
         "text": text,
         "found": None,
         "left_out": checkpoint.manifest.left_out,
+        "most": _KEY_ROWS,
+        "time_columns": time_columns,
     }
     problem = None
     if text:

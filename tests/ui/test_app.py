@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import http.client
 import os
 import re
@@ -88,7 +89,7 @@ def test_with_a_token_each_request_needs_it(pages: Pages, store: StateStore) -> 
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
-        ("/checkpoint/9", 404, "no checkpoint 9"),
+        ("/checkpoint/9", 404, "<h1>No checkpoint 9</h1>"),
         ("/checkpoint/1/state?operator=x&state=y", 404, "x"),
         ("/checkpoint/1/rescale?parallelism=129", 400, "129"),
         ("/checkpoint/1/rescale?parallelism=many", 400, "parallelism must be a number"),
@@ -98,7 +99,7 @@ def test_with_a_token_each_request_needs_it(pages: Pages, store: StateStore) -> 
         ("/?axis=x", 400, "the axis can be checkpoints or time"),
         ("/checkpoint/1/rescale?ms=-1", 400, "must be at least 0"),
         ("/checkpoint/1/rows?operator=totals&state=total&rows=0", 400, "between 1 and 1,000"),
-        ("/checkpoints", 404, "there is no page /checkpoints"),
+        ("/checkpoints", 404, "There is no page /checkpoints"),
     ],
 )
 def test_a_missing_object_is_named(
@@ -163,11 +164,29 @@ def test_rows_of_changes_are_explained_where_they_are_counted(pages: Pages, tmp_
     assert ("which makes 101 rows" in body) == (known is not None)
 
 
+def test_a_key_without_rows_is_one_sentence(pages: Pages, store: StateStore) -> None:
+    body = get(pages(store), "/checkpoint/3/key?key=u7")[1]
+    sentence = f"1 row of key u7. No rows: totals.{html.escape(SCRIPT)}."
+    assert sentence in " ".join(body.split())
+    assert body.count("<h2") == 1
+    body = get(pages(store), "/checkpoint/3/key?key=nobody")[1]
+    assert "No state of checkpoint 3 has a row of key nobody." in body
+    assert "<h2" not in body
+
+
+def test_two_equal_checkpoints_are_one_sentence(pages: Pages, store: StateStore) -> None:
+    body = get(pages(store), "/compare?a=2&b=2")[1]
+    assert "Checkpoints 2 and 2 are the same." in body
+    assert "<table" not in body
+
+
 def test_an_sql_error_is_shown_on_its_page(pages: Pages, store: StateStore) -> None:
     status, body, _ = ask(pages(store), "DROP TABLE total")
     assert status == 400
     assert 'role="alert"' in body
     assert "a query must be a SELECT" in body
+    body = ask(pages(store), 'SELECT "user", nope\nFROM total')[1]
+    assert "<pre>LINE 1: SELECT &#34;user&#34;, nope\n                       ^^^^</pre>" in body
 
 
 LONG = "9" * 5000

@@ -201,10 +201,22 @@ def test_a_key_that_is_a_script_is_shown_as_text(
 def test_sql(page: webdriver.Chrome, pages: Pages, store: StateStore) -> None:
     page.get(pages(store) + "/checkpoint/3/sql")
     box = page.find_element(By.NAME, "sql")
+    assert box.get_property("value") == f"SELECT * FROM {store.views(3)[0].sql} LIMIT 100"
+    box.clear()
     box.send_keys("SELECT max(total) AS most, count(*) AS n FROM total")
     page.find_element(By.CSS_SELECTOR, "#sql button").click()
     until(page, lambda _: page.find_elements(By.ID, "answer"))
     assert cells(page, "#answer") == [[str(3 * 103), "104"]]
+    assert text(page, "#answer thead").split() == ["most", "int64", "n", "int64"]
+    shown = page.find_elements(By.CSS_SELECTOR, ".editor pre span")
+    assert [(one.get_attribute("class"), one.get_property("textContent")) for one in shown] == [
+        *(("keyword", word) for word in ("SELECT", "AS", "AS", "FROM"))
+    ]
+    page.get(pages(store) + "/checkpoint/3/sql")
+    page.find_element(By.CSS_SELECTOR, "#history summary").click()
+    page.find_element(By.CSS_SELECTOR, "#history button").click()
+    box = page.find_element(By.NAME, "sql")
+    assert box.get_property("value") == "SELECT max(total) AS most, count(*) AS n FROM total"
 
 
 def test_two_checkpoints(page: webdriver.Chrome, pages: Pages, store: StateStore) -> None:
@@ -212,6 +224,9 @@ def test_two_checkpoints(page: webdriver.Chrome, pages: Pages, store: StateStore
     page.find_element(By.CSS_SELECTOR, "#compare button").click()
     until(page, lambda _: page.find_elements(By.ID, "verdict"))
     found = store.inspect.diff(2, 3)
+    assert page.find_element(By.ID, "difference-rows-1").is_displayed()
+    same = [f"{state.operator}.{state.state}" for state in found.states if not state.differs]
+    assert text(page, "#same") == f"The same in both: {', '.join(same)}."
     assert [row[:5] for row in cells(page, "#differences")] == [
         [
             state.operator,
@@ -221,4 +236,5 @@ def test_two_checkpoints(page: webdriver.Chrome, pages: Pages, store: StateStore
             count(state.changed),
         ]
         for state in found.states
+        if state.differs
     ]

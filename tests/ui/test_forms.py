@@ -81,6 +81,7 @@ def test_a_statement_runs_on_ctrl_enter_and_its_link_fills_the_form(
 ) -> None:
     page.get(pages(store) + "/checkpoint/3/sql")
     box = page.find_element(By.NAME, "sql")
+    box.clear()
     box.send_keys("SELECT max(total) AS most FROM total", Keys.CONTROL, Keys.ENTER)
     until(page, lambda _: page.find_elements(By.ID, "answer"))
     assert cells(page, "#answer") == [[str(3 * 103)]]
@@ -101,6 +102,7 @@ def test_the_schema_is_beside_the_statement_and_inserts_names(
     for view in store.views(3):
         assert view.name in schema.text
         assert all(f"{field.name} {field.type}" in schema.text for field in view.columns)
+    box.clear()
     box.send_keys("SELECT ")
     page.find_element(By.CSS_SELECTOR, "[data-insert='\"total\"']").click()
     assert box.get_property("value") == 'SELECT "total"'

@@ -95,6 +95,43 @@ def test_values_of_every_type_are_shown(pages: Pages, store: StateStore) -> None
     assert "out of range" not in body
 
 
+def profile_of(address: str, sql: str, of: str = "") -> dict[str, list[str]]:
+    """Return the cells of a profile by column; the last one is the text of its histogram."""
+    form = urlencode({"sql": sql, "profile": of, "form_token": token_of(address)})
+    status, body, _ = send(address, "POST", PATH, form)
+    assert status == 200, body
+    rows = body.partition('<table id="profile"')[2].partition("<tbody>")[2].split("<tr>")[1:]
+    found = {}
+    for row in rows:
+        name, *cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)
+        spoken = re.search(r'aria-label="([^"]*)"', cells[-1])
+        found[name] = [*cells[:-1], spoken[1] if spoken else ""]
+    return found
+
+
+def test_a_profile_has_the_figures_of_each_column(pages: Pages, store: StateStore) -> None:
+    sql = """SELECT range AS n, range % 3 = 0 AS b, 1e300 * 1e10 AS inf, [range] AS l, 'x' AS c,
+        TIMESTAMP '2026-01-31' + range * INTERVAL 1 HOUR AS t, range AS n FROM range(24)
+        -- the last line;"""
+    found = profile_of(pages(store), sql)
+    assert found["n"][:5] == ["int64", "0", "24", "0", "23"]
+    assert found["n"][5].count(": 2 rows; ") == 12
+    assert found["b"][:5] == ["bool", "0", "2", "false", "true"]
+    assert found["b"][5] == "false: 16 rows; true: 8 rows; "
+    assert found["inf"][5] == ""
+    assert found["l"] == ["list&lt;l: int64&gt;", "0", "", "", "", ""]
+    assert found["t"][3:5] == ["2026-01-31T00:00:00", "2026-01-31T23:00:00"]
+    assert found["t"][5].startswith("2026-01-31 00:00:00 UTC to 2026-01-31 01:55:00 UTC: 2 rows; ")
+    assert found["c"] == ["string", "0", "1", "x", "x", ""]
+
+
+def test_a_view_of_the_schema_has_a_profile(pages: Pages, store: StateStore) -> None:
+    """Whatever is in the form."""
+    found = profile_of(pages(store), "SELECT", "SELECT * FROM total")
+    assert found["total"][:5] == ["int64", "0", "104", "0", "309"]
+    assert profile_of(pages(store), "SELECT 1 AS n WHERE false")["n"][1:3] == ["0", "0"]
+
+
 def test_a_link_fills_in_the_text_and_runs_nothing(pages: Pages, store: StateStore) -> None:
     status, body, _ = send(pages(store), "GET", f"{PATH}?{urlencode({'sql': 'SELECT 40 + 2'})}")
     assert status == 200

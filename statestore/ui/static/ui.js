@@ -195,11 +195,11 @@ function load(root) {
 function announce(form) {
   form.addEventListener("submit", (event) => {
     if (event.submitter?.name === "format") return; // a download leaves the page as it is
-    form.querySelector("button:not([name])").ariaBusy = "true";
+    (event.submitter ?? form.querySelector("button")).ariaBusy = "true";
     say(form.dataset.busy);
   });
   addEventListener("pageshow", () => {
-    form.querySelector("button:not([name])").ariaBusy = null;
+    for (const button of document.querySelectorAll("button[aria-busy]")) button.ariaBusy = null;
   });
 }
 
@@ -223,6 +223,62 @@ function plans(form) {
   });
 }
 
+const KINDS = ["comment", "text", "name", "number", "keyword"];
+const WORDS = "select|from|where|group|by|order|having|limit|offset|join|left|right|full|inner|cross|using|on|as|and|or|not|in|is|null|between|like|case|when|then|else|end|distinct|with|union|all|except|intersect|over|partition|asc|desc|cast|true|false|exists|values|qualify|filter";
+const TOKENS = RegExp(
+  `(--[^\\n]*|/\\*[^]*?\\*/)|('(?:[^']|'')*'?)|("(?:[^"]|"")*"?)|\\b(\\d[\\d.]*)\\b|\\b(${WORDS})\\b`, "gi");
+
+// Show a statement in colors behind its field, whose own text is transparent.
+function highlight(box) {
+  const shown = document.createElement("pre");
+  shown.ariaHidden = "true";
+  const draw = () => {
+    const parts = [];
+    let last = 0;
+    for (const found of box.value.matchAll(TOKENS)) {
+      const part = document.createElement("span");
+      part.className = KINDS[found.slice(1).findIndex((group) => group !== undefined)];
+      part.textContent = found[0];
+      parts.push(box.value.slice(last, found.index), part);
+      last = found.index + found[0].length;
+    }
+    shown.replaceChildren(...parts, `${box.value.slice(last)}\n`);
+    shown.scrollTop = box.scrollTop;
+  };
+  box.before(shown);
+  box.addEventListener("input", draw);
+  box.addEventListener("scroll", () => (shown.scrollTop = box.scrollTop));
+  draw();
+}
+
+// Put a text into the field at the cursor, or instead of its text.
+function put(box, text, start = box.selectionStart, end = box.selectionEnd) {
+  box.setRangeText(text, start, end, "end");
+  box.dispatchEvent(new Event("input"));
+  box.focus();
+}
+
+// Remember the statements that ran, newest first, in this browser only.
+function remember(form, box) {
+  const list = document.getElementById("history");
+  let known = JSON.parse(localStorage.getItem("sql-history") ?? "[]");
+  if (document.getElementById("answer")) {
+    known = [box.value, ...known.filter((text) => text !== box.value)].slice(0, 20);
+    localStorage.setItem("sql-history", JSON.stringify(known));
+  }
+  list.hidden = known.length === 0;
+  list.querySelector("ul").replaceChildren(...known.map((text) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "insert";
+    button.textContent = text;
+    button.addEventListener("click", () => put(box, text, 0, box.value.length));
+    const line = document.createElement("li");
+    line.append(button);
+    return line;
+  }));
+}
+
 // Ctrl+Enter runs a statement, a name of the schema is inserted, and the address has the statement.
 function statements(form) {
   const box = form.elements.sql;
@@ -232,12 +288,11 @@ function statements(form) {
     form.requestSubmit();
   });
   for (const name of document.querySelectorAll("[data-insert]")) {
-    name.addEventListener("click", () => {
-      box.setRangeText(name.dataset.insert, box.selectionStart, box.selectionEnd, "end");
-      box.focus();
-    });
+    name.addEventListener("click", () => put(box, name.dataset.insert));
   }
-  if (box.value) setting("sql", box.value);
+  highlight(box);
+  remember(form, box);
+  if ("asked" in form.dataset) setting("sql", box.value);
 }
 
 // Find while the reader types; the form opens the page with all that was found.
