@@ -47,6 +47,7 @@ the store.
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
 import socket
@@ -64,6 +65,7 @@ from statestore.catalog.catalog import refuse_newer_format
 from statestore.errors import (
     CommitConflictError,
     FormatVersionError,
+    InvalidArgumentError,
     LateCommitError,
     MalformedManifestError,
     StateStoreError,
@@ -207,6 +209,36 @@ def claim_from_json(raw: bytes, *, name: str, generation: int) -> Claim:
 
 _log = logging.getLogger(__name__)
 _LOOKS = 5
+
+ACTOR_VARIABLE = "STATESTORE_ACTOR"
+_LONGEST_ACTOR = 200
+
+
+def process_name() -> str:
+    """Return this process as ``host:pid``."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def actor_name() -> str:
+    """Return who takes the checkpoints and deletes the files of this process.
+
+    It is the environment variable ``STATESTORE_ACTOR``, or else the user of the process. Raises
+    InvalidArgumentError for text that is too long or not printable.
+    """
+    actor = os.environ.get(ACTOR_VARIABLE) or _user_name()
+    if len(actor) > _LONGEST_ACTOR or not actor.isprintable():
+        raise InvalidArgumentError(
+            f"the actor {actor!r:.80} must be printable text of at most {_LONGEST_ACTOR} "
+            f"characters; set {ACTOR_VARIABLE} to the name that checkpoints and deletions record"
+        )
+    return actor
+
+
+def _user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):  # a container's user may have a number only
+        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
 
 
 class Fence:
@@ -401,7 +433,7 @@ class Fence:
         """
         claim = Claim(
             generation=generation,
-            name=f"{socket.gethostname()}:{os.getpid()}",
+            name=process_name(),
             token=uuid.uuid4().hex,
             release=self._release,
             claimed_at_ms=time.time_ns() // 1_000_000,

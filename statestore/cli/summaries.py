@@ -23,6 +23,7 @@ from statestore.format.metrics import CheckpointMetrics
 
 if TYPE_CHECKING:
     from statestore.catalog.catalog import Catalog
+    from statestore.format.manifest import Manifest, Writer
     from statestore.format.manifest_summary import ManifestSummary
 
 UNREADABLE = (CorruptionError, FormatVersionError)
@@ -129,6 +130,19 @@ def extent(incremental: bool | None, command: str | None) -> str:
 def maker(origin: Mapping[str, Any] | None, command: str | None) -> str:
     """Return the command that made a checkpoint, with its source checkpoint, or ``job``."""
     return f"{origin['command']} of {origin['checkpoint']}" if origin else command or "job"
+
+
+def made_by(manifest: Manifest) -> str:
+    """Return the command or job that made a checkpoint, and the checkpoint that it follows."""
+    command = manifest.writer.command or (manifest.job and f"job {manifest.job}")
+    made = maker(manifest.origin, command)
+    return made if manifest.follows is None else f"{made}, after checkpoint {manifest.follows}"
+
+
+def written_by(writer: Writer) -> str:
+    """Return the actor, process and release that wrote a checkpoint."""
+    actor = "" if writer.actor is None else f"{writer.actor}, "
+    return f"{actor}{writer.name}, statestore {writer.release}"
 
 
 def rows_explanation(rows: int, changed: int) -> str:

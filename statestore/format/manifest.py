@@ -135,7 +135,8 @@ class Writer:
 
     ``generation`` is the generation of its claim to the store (I6); 0 in stores of older releases.
     ``command`` is the command that brought state from outside of the store, such as ``bootstrap``,
-    and None for a job.
+    and None for a job. ``actor`` is who ran it: ``STATESTORE_ACTOR``, or else the user. It is None
+    in checkpoints of older releases.
     """
 
     release: str
@@ -143,6 +144,7 @@ class Writer:
     token: str
     generation: int = 0
     command: str | None = None
+    actor: str | None = None
 
     def __str__(self) -> str:
         """Return ``writer host:pid (statestore 1.0, generation 3)``."""
@@ -318,7 +320,9 @@ class Manifest:
     ``ranges`` has the operators whose subtasks did not own Flink's even ranges of key groups.
     ``metrics`` has the durations and amounts; None if an older release wrote it. ``left_out`` names
     the state that its source had and the checkpoint lacks (I16). ``batches`` has, per job, the last
-    batch that the checkpoint contains; None if an older release wrote it.
+    batch that the checkpoint contains; None if an older release wrote it. ``follows`` is the
+    checkpoint that a job or command added this one to. It is None for the first one, if there is an
+    ``origin``, and if an older release wrote it.
     """
 
     store_id: str
@@ -335,6 +339,7 @@ class Manifest:
     metrics: CheckpointMetrics | None = None
     left_out: tuple[LeftOutState, ...] = ()
     batches: Mapping[str, BatchRecord] | None = None
+    follows: int | None = None
 
     def __post_init__(self) -> None:
         """Sort the states by operator; the order within an operator stays as stored."""
@@ -350,6 +355,13 @@ class Manifest:
     def uids(self) -> tuple[str, ...]:
         """The operator uids, sorted."""
         return tuple(sorted({entry.state.uid for entry in self.entries}))
+
+    @property
+    def job(self) -> str | None:
+        """The name of the job whose batch the checkpoint was taken for, or None if it has none."""
+        records = (self.batches or {}).items()
+        own = (job for job, record in records if record.checkpoint_id == self.checkpoint_id)
+        return next(own, None) or None
 
     @cached_property
     def operators(self) -> Operators:

@@ -237,8 +237,9 @@ class _Writer(Struct, frozen=True):
     release: str
     name: str
     token: str
-    generation: Count | None = None
+    generation: Count = 0
     command: str | None = None
+    actor: str | None = None
 
 
 class _Ttl(Struct, frozen=True):
@@ -359,6 +360,7 @@ class _Manifest(Header, frozen=True):
     metrics: MetricsDocument | None = None
     left_out: tuple[LeftOutDocument, ...] = ()
     batches: dict[str, _BatchRecord] | None = None
+    follows: CheckpointId | None = None
 
 
 def manifest_to_json(manifest: Manifest) -> bytes:
@@ -399,8 +401,8 @@ def manifest_to_json(manifest: Manifest) -> bytes:
         document["graph"] = graph_to_json(manifest.graph)
     if manifest.ranges:
         document["ranges"] = {uid: own.stops for uid, own in sorted(manifest.ranges.items())}
-    if manifest.origin is not None:
-        document["origin"] = manifest.origin
+    members = {"origin": manifest.origin, "follows": manifest.follows}
+    document |= {name: value for name, value in members.items() if value is not None}
     if manifest.metrics is not None:
         document["metrics"] = metrics_to_json(manifest.metrics)
     if manifest.left_out:
@@ -462,8 +464,7 @@ def manifest_from_json(
 def _parse(raw: bytes, lists: Lists) -> Manifest:
     name = lists.name
     document = parse_document(raw, _Manifest, name=name, form=FORMAT, newest=FORMAT_VERSION)
-    writer, graph = document.writer, document.graph
-    origin, metrics = document.origin, document.metrics
+    graph, origin, metrics = document.graph, document.origin, document.metrics
     with report_place(name, ".ranges"):
         ranges = {uid: RangeAssignment(stops) for uid, stops in (document.ranges or {}).items()}
     manifest = Manifest(
@@ -472,9 +473,7 @@ def _parse(raw: bytes, lists: Lists) -> Manifest:
         parallelism=document.parallelism,
         started_at_ms=document.started_at_ms,
         created_at_ms=document.created_at_ms,
-        writer=Writer(
-            writer.release, writer.name, writer.token, writer.generation or 0, writer.command
-        ),
+        writer=Writer(**structs.asdict(document.writer)),
         keyed=tuple(_entries(document, "keyed", lists)),
         operator=tuple(_entries(document, "operator", lists)),
         graph=None if graph is None else graph_from_json(graph, name, ".graph"),
@@ -487,6 +486,7 @@ def _parse(raw: bytes, lists: Lists) -> Manifest:
         else {
             job: BatchRecord(**structs.asdict(record)) for job, record in document.batches.items()
         },
+        follows=document.follows,
     )
     with report_place(name, ".operators"):
         if wrong := _cross_operator_problem(manifest):

@@ -490,6 +490,7 @@ class PendingCheckpoint:
 
     def outline(self) -> Manifest:
         """Return the manifest without its states, times and batches."""
+        followed = None if self.made_of is not None else self.history.before()
         return Manifest(
             store_id=self.catalog.store_id,
             checkpoint_id=self.checkpoint_id,
@@ -502,6 +503,7 @@ class PendingCheckpoint:
             graph=self.operators.graph,
             origin=self.origin,
             left_out=self.left_out,
+            follows=None if followed is None else followed.checkpoint_id,
         )
 
     def record(self, *, left_out: Iterable[LeftOutState] = (), **members: Any) -> None:

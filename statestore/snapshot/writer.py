@@ -25,7 +25,7 @@ from typing import Any, NoReturn, Self, Unpack
 
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import Catalog
-from statestore.catalog.fence import Claim, Fence
+from statestore.catalog.fence import Claim, Fence, actor_name
 from statestore.delta.state_table import StateTable
 from statestore.engines.given_rows import is_schema
 from statestore.errors import CommitConflictError, InvalidArgumentError
@@ -572,7 +572,7 @@ def begin(
     Raises CommitConflictError if another writer has taken over, has committed a checkpoint after
     ``observed_newest_id``, has the id, or has a later batch of the job.
     """
-    operators = Operators(_parallelism(parallelism, graph), graph)
+    operators, actor = Operators(_parallelism(parallelism, graph), graph), actor_name()
     now_ms = clock_ms(now_ms)
     if checkpoint_id is not None:
         _check_number(checkpoint_id)
@@ -615,7 +615,7 @@ def begin(
     return CheckpointWriter(
         attempt(
             checkpoint_id=number,
-            writer=Writer(release, claim.name, token, claim.generation),
+            writer=Writer(release, claim.name, token, claim.generation, actor=actor),
             started_at_ms=clock_ms(None),
             background=background,
             observed_newest_id=newest_id if made_of is None else observed_newest_id,

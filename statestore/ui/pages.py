@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 from statestore._version import __version__
 from statestore.cli.drawing import count, counted, duration, signed, size, when
 from statestore.cli.output import value_text
-from statestore.cli.summaries import rows_explanation, rows_text
+from statestore.cli.summaries import made_by, rows_explanation, rows_text, written_by
 from statestore.errors import StateStoreError
 from statestore.extras import needs_extra
 
@@ -121,9 +121,11 @@ def _environment() -> Environment:
         "identifier": _identifier,
         "repr": repr,
         "shell": lambda value: shlex.quote(str(value)),
+        "made_by": made_by,
         "rows_explanation": rows_explanation,
         "rows_text": rows_text,
         "value": value_text,
+        "written_by": written_by,
         "segment": lambda text: quote(str(text), safe=""),
     }
     environment.globals |= {

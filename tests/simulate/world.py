@@ -232,6 +232,7 @@ class World:
         try:
             with (
                 patch.object(os, "getpid", lambda: PROCESS),  # claims contain it
+                patch.dict(os.environ, STATESTORE_ACTOR="someone"),  # and manifests this
                 patch.object(cached_property, "__get__", _without_lock),
             ):
                 yield

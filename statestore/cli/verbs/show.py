@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -27,7 +27,7 @@ from statestore.cli.drawing import bar, count, counted, duration, size, size_and
 from statestore.cli.graphs import ShownGraph, shown_graph, write_graph
 from statestore.cli.options import checkpoint_argument, keys_option, state_option
 from statestore.cli.output import Column, Output, Page, table_of, value_text
-from statestore.cli.summaries import held_text, metrics_text
+from statestore.cli.summaries import held_text, made_by, metrics_text, written_by
 from statestore.errors import InvalidArgumentError
 from statestore.format.digest import RowSet, digest_text
 from statestore.format.left_out import LeftOutState
@@ -262,10 +262,10 @@ class ShownOperator:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownCheckpoint:
-    """A checkpoint, or some of its states. ``batches`` is as in docs/FORMAT.md.
+    """A checkpoint, or some of its states.
 
-    ``changed_rows`` is the number of its rows that are changes. ``metrics`` is None if nothing was
-    measured.
+    ``batches``, ``follows`` and ``origin`` are as in docs/FORMAT.md. ``changed_rows`` is the number
+    of its rows that are changes. ``metrics`` is None if nothing was measured.
     """
 
     store: str
@@ -276,6 +276,8 @@ class ShownCheckpoint:
     created_at_ms: int
     age_ms: int
     writer: Writer
+    origin: Mapping[str, Any] | None
+    follows: int | None
     rows: int
     changed_rows: int
     size_bytes: int
@@ -297,6 +299,8 @@ class ShownCheckpoint:
             created_at_ms=manifest.created_at_ms,
             age_ms=now_ms - manifest.created_at_ms,
             writer=manifest.writer,
+            origin=manifest.origin,
+            follows=manifest.follows,
             rows=manifest.rows,
             changed_rows=changed_rows(manifest),
             size_bytes=manifest.size_bytes,
@@ -328,7 +332,8 @@ def write_checkpoint(
         page,
         ("taken", f"{taken}; it took {duration(manifest.took_ms)}"),
         ("parallelism", str(shown.parallelism)),
-        ("written by", f"{shown.writer.name}, statestore {shown.writer.release}"),
+        ("made by", made_by(manifest)),
+        ("written by", written_by(shown.writer)),
         (
             "holds",
             held_text(shown.rows, shown.changed_rows, shown.size_bytes, shown.files),
