@@ -9,6 +9,7 @@
     writers/0000000003.json                      claim of the third writer
     savepoints/<name>.json                       a savepoint: the checkpoint that it keeps
     pins/<token>.json                            a pin: the checkpoint that it keeps, and how long
+    deletions/<when>=<command>=…                 the record of a deletion, an empty file
     operators/<uid>/keyed/<state>/               table of one keyed state
       key_group=17/0000000042-00017-<token>.parquet       one key group (layout partitioned)
       0000000042-00017-<token>.parquet                    some from 17 on (layout ranged)
@@ -36,6 +37,7 @@ FILES = "files"
 WRITERS = "writers"
 SAVEPOINTS = "savepoints"
 PINS = "pins"
+DELETIONS = "deletions"
 OPERATORS = "operators"
 KEY_GROUP = "key_group"
 MARK = "__deleted__"
@@ -56,6 +58,10 @@ _CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/([0-9]{{10}})\.(json|expired)")
 _WRITER_FILE = re.compile(rf"{WRITERS}/([0-9]{{10}})\.json")
 _SAVEPOINT_FILE = re.compile(rf"{SAVEPOINTS}/([^/.][^/]*)\.json")
 _PIN_FILE = re.compile(rf"{PINS}/([^/.][^/]*)\.json")
+_DELETION_FILE = re.compile(
+    rf"{DELETIONS}/([0-9]{{13}})=([a-z]+)={'([0-9]{1,19})=' * 5}([^=/]+)=([^=/]+)=[0-9a-f]{{8}}"
+)
+_LONGEST_TEXT = 48  # in the name of a deletion's record
 _DATA_FILE = re.compile(r"([0-9]{10})-.*\.(parquet|json)")
 _TABLE = re.compile(rf"{OPERATORS}/([^/]+)/(keyed|changes|operator)/([^/]+)")
 _TABLE_DEPTH = 4
@@ -68,7 +74,7 @@ _FILE_LIST = re.compile(rf"{FILES}/[0-9]{{10}}-[0-9a-f]{{32}}-[0-9a-f]{{1,8}}\.j
 _OPERATOR_FILE = re.compile(rf"[0-9]{{10}}-{_TOKEN}\.parquet")
 # Parts of a name that lead elsewhere, or end a name, in some system, library or protocol.
 ASTRAY = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|[\\\x00]|^[A-Za-z]:")
-_PUT_FOLDERS = "|".join((CHECKPOINTS, FILES, WRITERS, SAVEPOINTS, PINS))
+_PUT_FOLDERS = "|".join((CHECKPOINTS, FILES, WRITERS, SAVEPOINTS, PINS, DELETIONS))
 _UNDER_WAY = rf"(({_PUT_FOLDERS}|{OPERATORS}(/[^/]+)+)/)?\.[^/]+\.([0-9a-f]{{32}}|upload-[^/]+)"
 _LEFTOVER = re.compile(rf"({_UNDER_WAY}|\.probe-[0-9a-f]{{16}})")
 GREATEST_ID = 10**10 - 1
@@ -182,6 +188,35 @@ def savepoint_path(name: str) -> str:
 def pin_path(token: str) -> str:
     """Return the name of the document of a pin."""
     return f"{PINS}/{escape(token)}.json"
+
+
+def deletion_path(
+    deleted_at_ms: int, command: str, counts: Iterable[int], actor: str, why: str, token: str
+) -> str:
+    """Return the name of the record of a deletion; long texts are cut, and ``token`` is unique.
+
+    ``counts`` are the checkpoints, the first and the last of them, the files, and their bytes.
+    """
+    parts = (*map(str, counts), _escape_start(actor), _escape_start(why))
+    return f"{DELETIONS}/{deleted_at_ms:013}={command}={'='.join(parts)}={token}"
+
+
+def _escape_start(text: str) -> str:
+    escaped = ""
+    for part in map(escape, text):
+        if len(escaped) + len(part) > _LONGEST_TEXT:
+            break
+        escaped += part
+    return escaped
+
+
+def deletion_of(path: str) -> tuple[int, str, tuple[int, ...], str, str] | None:
+    """Return the arguments of :func:`deletion_path` without the token; None for other files."""
+    match = _DELETION_FILE.fullmatch(path)
+    if match is None:
+        return None
+    deleted_at_ms, command, *counts, actor, why = match.groups()
+    return (int(deleted_at_ms), command, tuple(map(int, counts)), unescape(actor), unescape(why))
 
 
 def is_pin(path: str) -> bool:

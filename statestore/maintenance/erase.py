@@ -44,12 +44,13 @@ earlier.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from statestore.catalog.catalog import Catalog, CheckpointRef
+from statestore.catalog.deletions import recorded
 from statestore.catalog.holds import Pin, Savepoint
 from statestore.delta.state_table import refuse_tables
 from statestore.errors import (
@@ -82,6 +83,7 @@ from statestore.maintenance.store_context import HasContext
 from statestore.parquet.file_checks import check_sizes
 
 _COMMAND = "forget"
+_WHY = "replaced without a subject"
 E = TypeVar("E", bound=Entry)
 
 
@@ -245,9 +247,7 @@ def _erase(
     successors: dict[int, Manifest] = {}
     if plan.to_replace and not dry_run:
         _refuse_broken(catalog, plan)
-        logs = tuple(table for table in sorted(tables) if drop_log(catalog.storage, table))
-        successors, twice = _commit_replacements(deriver, plan, logs)
-        _finish(deriver, successors, twice, now_ms)
+        successors, logs = _replace(deriver, plan, sorted(tables), now_ms)
     cut: tuple[str, ...] = ()
     if checkpoint is None:
         dropped, cut = clean_logs(
@@ -301,6 +301,12 @@ class _ErasePlan:
             return ()
         later = (number for number in sorted(self.kept) if number >= first)
         return tuple(n for n in later if n in self.visible or n in self.hits)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes of each file that has rows of the subject."""
+        files = {file for hits in self.hits.values() for hit in hits for file in hit.files}
+        return [handle.size_bytes for _, handle in files]
 
     def savepoints_of(self, number: int) -> tuple[Savepoint, ...]:
         """Return the savepoints of a checkpoint."""
@@ -413,6 +419,21 @@ def _refuse_broken(catalog: Catalog, plan: _ErasePlan) -> None:
     for number in plan.to_replace:
         with _advise_on_error(catalog, number, plan.visible, plan.savepoints):
             check_sizes(catalog.storage, plan.kept[number].entries)
+
+
+def _replace(
+    deriver: Deriver, plan: _ErasePlan, tables: Iterable[str], now_ms: int
+) -> tuple[dict[int, Manifest], tuple[str, ...]]:
+    """Put the replacements in the place of the old checkpoints, and record it.
+
+    Return them by the id of the old one, and the tables whose Delta log was deleted.
+    """
+    storage = deriver.catalog.storage
+    with recorded(storage, _COMMAND, _WHY, plan.to_replace, plan.sizes, now_ms):
+        logs = tuple(table for table in tables if drop_log(storage, table))
+        replacements, twice = _commit_replacements(deriver, plan, logs)
+        _finish(deriver, replacements, twice, now_ms)
+    return replacements, logs
 
 
 def _commit_replacements(

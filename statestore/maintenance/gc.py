@@ -8,7 +8,8 @@ that, the following are deleted:
 * the remains of interrupted writes: hidden files, and in a bucket the parts of uploads;
 * tombstones older than 30 days whose manifests are gone;
 * claims of writers that were replaced long ago;
-* entries in the log of a Delta table that are older than all versions that kept checkpoints name.
+* entries in the log of a Delta table that are older than all versions that kept checkpoints name;
+* old records of deletions (``catalog/deletions.py``).
 
 The tombstone of the greatest id stays.
 
@@ -99,11 +100,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from statestore.catalog.catalog import Catalog
+from statestore.catalog.deletions import recorded, surplus_records
 from statestore.catalog.fence import claim_from_json
 from statestore.catalog.holds import Held
 from statestore.delta.backend import shown_files
 from statestore.delta.log_cleanup import unneeded_files
-from statestore.durations import Duration, milliseconds_of
+from statestore.durations import Duration, duration_text, milliseconds_of
 from statestore.errors import FormatVersionError, MalformedManifestError
 from statestore.format.names import (
     CHECKPOINTS,
@@ -281,15 +283,20 @@ def collect_garbage(
     leftovers, log_files = _remains(catalog.storage, marks, minimum_age_ms, now_ms)
     if not dry_run:
         _sync_what_was_read(catalog.storage)
-        delete_files(catalog.storage, [item.name for item in dead], on_progress or ignore_progress)
-        _delete_documents(
-            catalog.storage,
-            map(manifest_path, expired.without_files),  # after their files
-            map(pin_path, pins),
-            (item.name for item in (*leftovers, *log_files)),
-            map(tombstone_path, tombstones),
-        )
-        delete_claims(catalog.storage, claims)
+        why = f"unused for {duration_text(minimum_age_ms)}" if minimum_age_ms else "unused"
+        sizes = (item.size_bytes for item in (*dead, *log_files))
+        with recorded(catalog.storage, "gc", why, expired.deleted_ids, sizes, now_ms):
+            names = [item.name for item in dead]
+            delete_files(catalog.storage, names, on_progress or ignore_progress)
+            _delete_documents(
+                catalog.storage,
+                map(manifest_path, expired.without_files),  # after their files
+                map(pin_path, pins),
+                (item.name for item in (*leftovers, *log_files)),
+                map(tombstone_path, tombstones),
+                surplus_records(item.name for item in marks.listing),
+            )
+            delete_claims(catalog.storage, claims)
     return CollectedGarbage(
         store=catalog.storage.url,
         dry_run=dry_run,
@@ -381,6 +388,11 @@ class _ExpiredFiles:
                 without_files.append(checkpoint_id)
             names |= named & every
         return cls(marks, names, tuple(owners), tuple(without_files))
+
+    @property
+    def deleted_ids(self) -> set[int]:
+        """The checkpoints that lose files or their manifest."""
+        return {*self.owners, *self.without_files}
 
     def is_stray(self, item: Listed) -> bool:
         """Return whether no manifest names an unused file, as far as manifests were readable."""

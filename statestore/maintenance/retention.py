@@ -19,8 +19,6 @@ tombstone appears. That checkpoint has expired, but is kept under the savepoint'
 
 from __future__ import annotations
 
-import os
-import socket
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,6 +26,8 @@ from types import TracebackType
 
 from statestore._version import __version__
 from statestore.catalog.catalog import Catalog, Checkpoint, CheckpointRef
+from statestore.catalog.deletions import recorded
+from statestore.catalog.fence import process_name
 from statestore.catalog.holds import Held, Holds, Pin, Savepoint, check_savepoint_name
 from statestore.durations import Duration, duration_text, milliseconds_of
 from statestore.errors import (
@@ -172,7 +172,7 @@ def pin(
     wanted = Pin(
         token=uuid.uuid4().hex,
         checkpoint_id=found.checkpoint_id,
-        holder=f"{socket.gethostname()}:{os.getpid()}" if holder is None else holder,
+        holder=process_name() if holder is None else holder,
         until_ms=store.parts.now_ms() + lease_ms,
     )
     catalog.holds.put_pin(wanted, visible=lambda: catalog.check_visible(found.checkpoint_id))
@@ -265,8 +265,11 @@ def expire(
     kept = tuple(number for number in ids if number not in expired)
     released = _released_bytes(catalog, expired, {*kept, *holds})
     if not dry_run:
-        for checkpoint_id in expired:  # oldest first
-            catalog.expire(checkpoint_id, tombstone(checkpoint_id, __version__, now_ms))
+        age = "" if oldest_ms is None else f", older than {duration_text(oldest_ms)}"
+        why, sizes = f"retain {retained}{age}", released.values()
+        with recorded(catalog.storage, "expire", why, expired, sizes, now_ms):
+            for checkpoint_id in expired:  # oldest first
+                catalog.expire(checkpoint_id, tombstone(checkpoint_id, __version__, now_ms))
     return ExpiredCheckpoints(
         store=catalog.storage.url,
         dry_run=dry_run,
@@ -362,7 +365,7 @@ def tombstone(checkpoint_id: int, release: str, now_ms: int) -> bytes:
             "format_version": FORMAT_VERSION,
             "checkpoint_id": checkpoint_id,
             "expired_at_ms": now_ms,
-            "name": f"{socket.gethostname()}:{os.getpid()}",
+            "name": process_name(),
             "release": release,
         }
     )

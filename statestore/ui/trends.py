@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from statestore.catalog.deletions import read_deletions
 from statestore.cli.drawing import size, when
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.maintenance.trend_report import StatePoint, StateTrend, StoreTrend
@@ -56,6 +57,7 @@ def timeline(
         "older": window.older,
         "newer": window.newer,
         "expired": window.expired,
+        "deletions": read_deletions(store.parts.catalog().storage)[: -_DELETIONS - 1 : -1],
         "axis": axis,
         "axes": tuple(Axis),
         "before": before,
@@ -64,6 +66,7 @@ def timeline(
     return PageView("Checkpoints", "timeline.html", facts, tab="timeline")
 
 
+_DELETIONS: Final = 10
 LAST: Final = 200
 """The number of checkpoints on the page; only their manifests are read."""
 

@@ -24,5 +24,5 @@ def test_every_command_is_on_the_page(name: str) -> None:
 def test_a_command_has_a_document_for_each_of_its_results() -> None:
     shown = {name: [result.__name__ for result in results] for name, results in documents(cli, "")}
     assert shown["get"] == ["FoundRows", "KeyFound", "KeyHistoryResult"]
-    assert shown["list"] == ["CheckpointList", "FollowedCheckpoint"]
+    assert shown["list"] == ["CheckpointList", "DeletionLog", "FollowedCheckpoint"]
     assert shown["flink repack"] == ["RepackResult"]

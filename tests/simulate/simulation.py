@@ -293,7 +293,10 @@ def _nothing_dead(run: Run, store: str) -> None:
         data = name.startswith(DATA) and name not in live
         document = CHECKPOINT.fullmatch(name)
         manifest = document and document[2] == "json" and int(document[1]) not in kept
-        others = (*DATA, STORE_FILE, WRITERS, "checkpoints/", "savepoints/", "pins/")
+        others = (
+            *(*DATA, STORE_FILE, WRITERS),
+            *("checkpoints/", "savepoints/", "pins/", "deletions/"),
+        )
         if data or manifest or "/." in f"/{name}" or not name.startswith(others):
             checker.wrong(
                 "dead stays", f"{name} of {store} is of no checkpoint, and stays for ever"

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from statestore.catalog.catalog import Catalog
+from statestore.catalog.deletions import Deletion, read_deletions
 from statestore.catalog.holds import Pin, Savepoint, publication_of
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.drawing import count, counted, duration, size, when
+from statestore.cli.drawing import count, counted, duration, size, size_and_files, when
 from statestore.cli.options import SPAN
 from statestore.cli.output import Output, Page, page, pause, printable, table_of, table_width
 from statestore.cli.summaries import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckpointList",
+    "DeletionLog",
     "FollowedCheckpoint",
     "LiveScreen",
     "TextLines",
@@ -303,15 +305,16 @@ _FOR_WIDE_ONES = ("operators", "states", "files", "taken")
         "A line for each checkpoint, oldest first, then the savepoints and pins. Rows such as "
         "94,005 + 4,669 are those in base files, and those of changes. A damaged checkpoint is "
         "marked, and then the exit status is 13. With --follow: a screen, or without a terminal "
-        "a line for each checkpoint."
+        "a line for each checkpoint. With --log: what expire, gc and forget deleted, oldest first."
     ),
     examples=(
         "statestore list --store ./fraud",
         "STATESTORE_URI=./fraud statestore list --output json",
         "statestore list --follow 500ms --store ./fraud",
         "statestore list --follow --count 1 --output json --store ./fraud",
+        "statestore list --log --store ./fraud",
     ),
-    modes={"--follow": ("--count",)},
+    modes={"--follow": ("--count",), "--log": ()},
 )
 @click.option(
     "--follow",
@@ -330,10 +333,11 @@ _FOR_WIDE_ONES = ("operators", "states", "files", "taken")
     metavar="N",
     help="Exit after N new checkpoints.",
 )
+@click.option("--log", is_flag=True, help="List what was deleted, when, by whom and why, instead.")
 @pass_invocation
 def list_checkpoints(
-    invocation: Invocation, interval: str | None, stop_after: int | None
-) -> Output[CheckpointList] | Iterator[FollowedCheckpoint]:
+    invocation: Invocation, interval: str | None, stop_after: int | None, log: bool
+) -> Output[CheckpointList] | Output[DeletionLog] | Iterator[FollowedCheckpoint]:
     """List the checkpoints of a store, or follow them."""
     storage, now_ms = invocation.storage(), _now_ms()
     if interval is not None:
@@ -344,6 +348,8 @@ def list_checkpoints(
             screen=None if invocation.settings.output == "json" else screen_of(page(), storage.url),
         )
     catalog = Catalog.open(storage, create=False)
+    if log:
+        return Output(DeletionLog(storage.url, read_deletions(storage)), write_log)
     found = [CheckpointSummary.read(catalog, each, now_ms) for each in catalog.checkpoint_ids()]
     summaries = [summary for summary in found if summary is not None]
     problem = _problem(summaries)
@@ -405,6 +411,14 @@ class CheckpointList:
     checkpoints: tuple[CheckpointSummary, ...]
     savepoints: tuple[ListedSavepoint, ...] = ()
     pins: tuple[ListedPin, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeletionLog:
+    """The recorded deletions of a store, oldest first."""
+
+    store: str
+    deletions: tuple[Deletion, ...]
 
 
 def checkpoint_list(
@@ -522,3 +536,23 @@ def _write_holds(page: Page, listed: CheckpointList) -> None:
             until = "over" if pin.is_over else when(pin.until_ms)
             table.add_row(pin.token, str(pin.checkpoint_id), until, pin.holder)
         page.table(table)
+
+
+def write_log(page: Page, log: DeletionLog) -> None:
+    """Write the recorded deletions as text."""
+    if not log.deletions:
+        page.line(f"no deletion is recorded in {log.store}")
+        return
+    columns = ("when", "command", "by", "checkpoints", "files", "why")
+    table = table_of(*columns)
+    for deletion in log.deletions:
+        row = (
+            when(deletion.deleted_at_ms),
+            deletion.command,
+            deletion.actor,
+            deletion.numbers,
+            size_and_files(deletion.size_bytes, deletion.files),
+            deletion.why,
+        )
+        table.add_row(*row)
+    page.table(table)

@@ -371,3 +371,25 @@ def test_diff_by_row_names_the_checkpoint_of_its_rows(
         ).stdout
     )
     assert (document["a"], document["b"]) == (1, 2)
+
+
+def test_commands_show_who_made_a_checkpoint_and_what_was_deleted(
+    run: Run, fraud: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATESTORE_ACTOR", "ann")
+    mine = shutil.copytree(fraud, tmp_path / "mine")
+    assert "no deletion is recorded" in run("list", "--log", "--store", mine).stdout
+    with StateStore.open(str(mine)).snapshot(parallelism=1, batch=("totals", 7)) as checkpoint:
+        checkpoint.carry_rest()
+    shown = run("show", "--store", mine).stdout
+    assert "made by      job totals, after checkpoint 2\n" in shown
+    assert "written by   ann, " in shown
+    document = json.loads(run("show", "--store", mine, "--output", "json").stdout)
+    assert (document["follows"], document["origin"]) == (2, None)
+    assert document["writer"]["actor"] == "ann"
+    assert run("expire", "--retain", "1", "--store", mine).exit_code == 0
+    header, line = run("list", "--log", "--store", mine).stdout.splitlines()
+    assert header.split() == ["when", "command", "by", "checkpoints", "files", "why"]
+    assert "expire   ann  2 of 1 to 2" in line
+    log = json.loads(run("list", "--log", "--store", mine, "--output", "json").stdout)
+    assert [deletion["why"] for deletion in log["deletions"]] == ["retain 1"]
