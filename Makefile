@@ -39,6 +39,7 @@ NEWEST := build/newest
 CONNECT_CLIENT := build/spark-client/.ready
 PYTHONS := build/.simulate-pythons
 PACKAGING := $(VENV)/packaging
+SITE := build/.site
 # The newest release of each supported version of Spark.
 SPARKS := 4.0.5 4.1.4 4.2.1 4.3.0
 SPARK := $(firstword $(SPARKS))
@@ -187,13 +188,13 @@ docs: $(READY) ## write docs/RESCALING.md, docs/JSON.md and the tests in docs/IN
 	@$(PY) -m docs.json_page
 	@$(PY) -m tests.support.module_tests
 
-site: $(READY) ## build the documentation into build/site; a broken link stops it
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs --quiet build --strict && echo "build/site/index.html"
+site: $(SITE) ## build the documentation into build/site; a broken link stops it
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs --quiet build --strict && echo "build/site/index.html"
 
 vendor: $(READY) ## fetch the files of other projects in statestore/ui/static/vendor anew, and check their digests
 	@$(PY) -m tests.ui.vendor
 
-dist: $(READY) $(PACKAGING) ## build wheel and sdist into dist/, check them, and try the wheel alone
+dist: $(READY) $(PACKAGING) ## build wheel and sdist into dist/, check them, try the wheel alone, and say what is in it
 	rm -rf dist
 	@# The time of the commit and the same permissions: each build of a commit makes the same wheel.
 	umask 022; SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
@@ -324,6 +325,14 @@ $(PYFLINK): $(READY)
 	@"$$(bash -c "$$FIND_PYTHON")" -m venv $@.new
 	@$@.new/bin/python -m pip install --quiet --disable-pip-version-check apache-flink==2.3.0 || $(PIP_FAILED)
 	@rm -rf $@ && mv $@.new $@
+
+# The site needs neither Spark nor Arrow (docs/absent_packages.py).
+$(SITE): requirements.lock
+	@echo "for make site: an environment with MkDocs (170 MB)"
+	@rm -rf $@ $@.new && "$$(bash -c "$$FIND_PYTHON")" -m venv $@.new
+	@$@.new/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
+		mkdocs mkdocs-material mkdocstrings-python pymdown-extensions click fsspec msgspec || $(PIP_FAILED)
+	@mv $@.new $@
 
 # What builds and checks a release is no part of the locked environment.
 $(PACKAGING): $(READY)

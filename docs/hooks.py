@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from mkdocs.structure.files import File, Files
 
-from docs.command_pages import command_pages
-from docs.python_pages import PYTHON, ROLE, python_pages
-from statestore import errors
+from docs.absent_packages import stand_in
+
+stand_in()  # before the package is imported
+
+from docs.command_pages import command_pages  # noqa: E402
+from docs.python_pages import PYTHON, ROLE, python_pages  # noqa: E402
+from statestore import errors  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

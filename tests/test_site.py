@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -64,6 +65,31 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browser() -> Iterator[webdriver.Chrome]:
     with headless_browser() as driver:
         yield driver
+
+
+MADE = """
+import json, sys
+from docs import absent_packages
+if "absent" in sys.argv:
+    sys.meta_path.insert(0, absent_packages.AbsentPackages(absent_packages.PACKAGES))
+from docs.hooks import pages
+print(json.dumps(dict(pages())))
+"""
+
+
+def test_pages_are_the_same_without_spark_and_arrow() -> None:
+    """``make site`` has an environment without them."""
+
+    def made(*arguments: str) -> dict[str, str]:
+        command = [sys.executable, "-c", MADE, *arguments]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, str] = json.loads(done.stdout)
+        return found
+
+    pages = made()
+    assert len(pages) > 90
+    assert made("absent") == pages
 
 
 def page(site: Path, name: str) -> str:
