@@ -13,6 +13,7 @@ when the block ends, and also if this process dies.
 
 from __future__ import annotations
 
+import base64
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -25,13 +26,15 @@ from tests.servers.jars import JarSet, fetched, jars_of
 from tests.servers.process import SHORT_LIVED_JVM, free_ports, log_tail, running, wait_for
 from tests.servers.s3_access import BUCKET, S3Access
 
-__all__ = ["COMPATIBLE", "OLD_S3PROXY", "S3PROXY", "ZOO", "s3_zoo_server"]
+__all__ = ["COMPATIBLE", "KMS_KEY", "OLD_S3PROXY", "S3PROXY", "ZOO", "s3_zoo_server"]
 
 S3PROXY = JarSet("s3proxy-4.1.0", ("org.gaul:s3proxy:4.1.0",))
 # This version ignores the condition of a put, so a store must refuse it.
 OLD_S3PROXY = JarSet("s3proxy-2.6.0", ("org.gaul:s3proxy:2.6.0",))
 CONFIG, LOG_CONFIG, LOG = "s3proxy.properties", "logback.xml", "server.log"
 START_SECONDS = 60
+KMS_KEY = "statestore-tests"
+"""The only key of the key service that "minio-kms" has."""
 
 Command = tuple[list[str], Mapping[str, str]]
 
@@ -75,6 +78,12 @@ def _minio(server: S3Access, port: int, directory: Path) -> Command:
     }
 
 
+def _minio_with_kms(server: S3Access, port: int, directory: Path) -> Command:
+    command, variables = _minio(server, port, directory)
+    key = base64.b64encode(secrets.token_bytes(32)).decode()
+    return command, {**variables, "MINIO_KMS_SECRET_KEY": f"{KMS_KEY}:{key}"}
+
+
 def _s3proxy(server: S3Access, port: int, directory: Path) -> Command:
     return _s3proxy_of(S3PROXY, server, directory), {}
 
@@ -115,6 +124,7 @@ ZOO: Mapping[str, Callable[[S3Access, int, Path], Command]] = {
     "old-s3proxy": _old_s3proxy,
     "versitygw": _versity,
     "minio": _minio,
+    "minio-kms": _minio_with_kms,
 }
 
 
