@@ -328,9 +328,9 @@ $(PYFLINK): $(READY)
 
 # The site needs neither Spark nor Arrow (docs/absent_packages.py).
 $(SITE): requirements.lock
-	@echo "for make site: an environment with MkDocs (170 MB)"
+	@echo "for make site: an environment with MkDocs (150 MB)"
 	@rm -rf $@ $@.new && "$$(bash -c "$$FIND_PYTHON")" -m venv $@.new
-	@$@.new/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
+	@$@.new/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint requirements.lock \
 		mkdocs mkdocs-material mkdocstrings-python pymdown-extensions click fsspec msgspec || $(PIP_FAILED)
 	@mv $@.new $@
 
@@ -338,7 +338,7 @@ $(SITE): requirements.lock
 $(PACKAGING): $(READY)
 	@echo "for make dist: an environment with what builds and checks a release"
 	@"$$(bash -c "$$FIND_PYTHON")" -m venv $@.new
-	@$@.new/bin/python -m pip install --quiet --disable-pip-version-check \
+	@$@.new/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
 		build==1.6.1 check-wheel-contents==0.6.3 twine==7.0.0 || $(PIP_FAILED)
 	@rm -rf $@ && mv $@.new $@
 

@@ -9,6 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.wheel.bill import Package
+
 SMOKE = Path(__file__).with_name("smoke.py")
 MB = 1_000_000
 
@@ -24,6 +26,14 @@ print(json.dumps({
     )
     for one in distributions()
 }))
+"""
+_PACKAGES = """
+import json
+from importlib.metadata import distributions
+print(json.dumps([
+    [one.name.lower(), one.version, one.metadata["License-Expression"] or one.metadata["License"]]
+    for one in distributions()
+]))
 """
 OF_DELTALAKE = frozenset({"arro3-core", "deltalake", "deprecated", "wrapt"})
 OF_THE_ENVIRONMENT = frozenset({"pip", "setuptools"})
@@ -91,9 +101,14 @@ class Environment:
         """Run Python code in a folder; return its output."""
         return self._python("-c", code, cwd=folder)
 
+    def packages(self) -> list[Package]:
+        """Return the installed packages, without the ones that every environment has."""
+        found = [Package(*each) for each in json.loads(self._python("-P", "-c", _PACKAGES))]
+        return [package for package in found if package.name not in OF_THE_ENVIRONMENT]
+
     def sizes(self) -> Sizes:
         """Measure the installed packages, without the ones that every environment has."""
-        found: dict[str, int] = json.loads(self._python("-c", _SIZES))
+        found: dict[str, int] = json.loads(self._python("-P", "-c", _SIZES))
         return Sizes({name: found[name] for name in found.keys() - OF_THE_ENVIRONMENT})
 
     def _python(self, *arguments: str, cwd: Path | None = None) -> str:

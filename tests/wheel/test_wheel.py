@@ -127,7 +127,7 @@ def test_the_sdist_has_docs_jobs_settings_and_tests(tree: Path, tmp_path: Path) 
 
 
 # In each run, tests/test_extras.py hides the packages of all extras from the core, and .ci/run
-# installs the wheel alone.
+# installs the wheel of make dist alone.
 @pytest.mark.long
 @pytest.mark.services
 @pytest.mark.slow
