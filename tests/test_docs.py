@@ -114,6 +114,15 @@ def test_what_a_page_shows_runs(
             run_block(block, page, ports)
 
 
+def test_the_first_program_prints_what_the_readme_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    readme = ROOT / "README.md"
+    run_block(next(block for block in blocks(readme) if block.language == "python"), readme)
+    assert f"It prints `{capsys.readouterr().out.strip()}`." in readme.read_text()
+
+
 def produce(bootstrap: str) -> None:
     """As many records as the offsets in ./fraud say were read, and more."""
     admin = AdminClient({"bootstrap.servers": bootstrap})

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
+from itertools import zip_longest
 from pathlib import PurePath
 from time import sleep
 from typing import TYPE_CHECKING, Any, Generic, TextIO, TypeVar
@@ -32,7 +33,6 @@ from statestore.format.digest import digest_text
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
-    from rich.table import Table
 
 __all__ = [
     "DRAWING_WIDTH",
@@ -154,14 +154,19 @@ class Page:
             self.console.print(Text(printable(text), style=style), soft_wrap=True)
 
     def table(self, table: TextTable) -> None:
-        """Write a table without trailing blanks."""
-        lines: Iterable[str] = table.lines()
-        if self.console is not None:
-            with self.console.capture() as capture:
-                self.console.print(table.wrapped())
-            lines = capture.get().splitlines()
-        for line in lines:
-            self.file.write(f"{line.rstrip()}\n")
+        """Write a table without trailing blanks; on a terminal, no word of it is broken.
+
+        Text that does not fit is wrapped after blanks. If even the longest words do not fit next to
+        each other, each row is written one column a line.
+        """
+        if self.console is None:
+            for line in table.lines():
+                self.file.write(f"{line.rstrip()}\n")
+        elif table.least_width > self.width:
+            _write_records(self, table.columns, table.rows)
+        else:
+            for number, line in enumerate(table.lines(self.width)):
+                self.line(line.rstrip(), "bold" if number < table.heading_lines(self.width) else "")
 
 
 def page(file: TextIO | None = None) -> Page:
@@ -187,39 +192,59 @@ class TextTable:
 
     def __init__(self, columns: Sequence[str], right: Collection[str] = ()) -> None:
         """Take the names of the columns; those in ``right`` are aligned to the right."""
-        self._columns = [printable(name) for name in columns]
-        self._right = [name in right for name in columns]
-        self._rows: list[list[str]] = []
+        self.columns = [printable(name) for name in columns]
+        self.rows: list[list[str]] = []
+        self._sides = ["rjust" if name in right else "ljust" for name in columns]
 
     def add_row(self, *cells: str) -> None:
         """Add a row with a cell for each column."""
-        self._rows.append([printable(text) for text in cells])
+        self.rows.append([printable(text) for text in cells])
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of the table, which are as long as necessary."""
-        rows = [self._columns, *self._rows]
-        widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)]
-        sides = ["rjust" if right else "ljust" for right in self._right]
-        for row in rows:
-            columns = zip(row, widths, sides, strict=True)
+    @property
+    def least_width(self) -> int:
+        """The width in which no word is broken."""
+        return sum(self._words()) + 2 * (len(self.columns) - 1)
+
+    def lines(self, width: int | None = None) -> Iterator[str]:
+        """Yield the lines of the table: as long as necessary, or wrapped to a width if possible."""
+        widths = self._widths(width)
+        for row in [self.columns, *self.rows]:
+            yield from self._lines_of(row, widths)
+
+    def heading_lines(self, width: int) -> int:
+        """Return the number of lines of the column names."""
+        return len([*self._lines_of(self.columns, self._widths(width))])
+
+    def _lines_of(self, row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+        cells = [_wrapped(text, width) for text, width in zip(row, widths, strict=True)]
+        for parts in zip_longest(*cells, fillvalue=""):
+            placed = zip(map(str.rstrip, parts), widths, self._sides, strict=True)
             yield "  ".join(
                 [
                     getattr(text, side)(width + len(text) - cell_width(text))
-                    for text, width, side in columns
+                    for text, width, side in placed
                 ]
             )
 
-    def wrapped(self) -> Table:
-        """Return rich's table: text that does not fit a terminal is wrapped, never cut off."""
-        from rich.table import Table
-        from rich.text import Text
+    def _widths(self, width: int | None) -> list[int]:
+        """Return the widths of the columns; the widest are reduced until they fit."""
+        widths = [max(map(cell_width, column)) for column in self._by_column()]
+        least = self._words()
+        room = sum(widths) if width is None else width - 2 * (len(widths) - 1)
+        while sum(widths) > max(room, sum(least)):
+            wide = [column for column in range(len(widths)) if widths[column] > least[column]]
+            widths[max(wide, key=widths.__getitem__)] -= 1
+        return widths
 
-        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        for name, right in zip(self._columns, self._right, strict=True):
-            table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
-        for row in self._rows:
-            table.add_row(*map(Text, row))
-        return table
+    def _words(self) -> list[int]:
+        """Return the width of the longest word of each column."""
+        return [
+            max(cell_width(word) for text in column for word in text.split() or [""])
+            for column in self._by_column()
+        ]
+
+    def _by_column(self) -> list[tuple[str, ...]]:
+        return [*zip(self.columns, *self.rows, strict=True)]
 
 
 def cell_width(text: str) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from statestore import StateStore
+from statestore.cli.main import main
 from tests.support.terminal import command_on_terminal
 
 pytestmark = pytest.mark.slow
@@ -111,3 +113,52 @@ def test_names_of_views_and_long_texts_are_not_broken(tmp_path: Path) -> None:
     indent = lines[place].index("a text")
     shown_text = [line[indent:] for line in lines[place:-1]]
     assert " ".join(shown_text).split() == text.split()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list",),
+        ("show",),
+        ("show", "--skew", "bytes"),
+        ("get", "--key", "k59"),
+        ("get", "--history", "--key", "k02", *STATE),
+        ("plan", "--parallelism", "3"),
+        ("plan", "--parallelism", "2,3"),
+        ("diff", "1", "2"),
+        ("trend",),
+        ("verify",),
+        ("query", "--tables"),
+        ("config",),
+    ],
+)
+def test_at_60_columns_no_word_is_broken(store: StateStore, arguments: tuple[str, ...]) -> None:
+    """Each word is one of a wide terminal, except bars and ages."""
+    narrow, wide = (
+        {
+            word
+            for line in command_on_terminal(*arguments, "--store", store.url, columns=columns)[1]
+            if "\x1b" not in line
+            for word in re.findall(r"[A-Za-z_][\w./=-]+", line)
+        }
+        for columns in (60, 400)
+    )
+    # A row that is written one column a line has a number, and a shorter ruler other ranges.
+    assert narrow - wide <= {"row"}
+    assert narrow
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["plan", "--help"], ["query", "--help"]])
+def test_help_at_60_columns_breaks_no_word_and_is_no_error(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = []
+    for columns in (60, 100):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(arguments) == (0 if arguments else 2)
+        shown = capsys.readouterr()
+        texts.append(shown.out + shown.err)
+    narrow, wide = texts
+    assert narrow.startswith("Usage: statestore ")
+    assert "\nerror" not in narrow
+    assert {*narrow.split()} == {*wide.split()}

@@ -167,6 +167,8 @@ def write_found(page: Page, result: KeyFound) -> None:
                 values = ", ".join(f"{name} {value_text(value)}" for name, value in row.items())
                 table.add_row(one.operator, one.state, values)
         page.table(table)
+        if absent := [f"{one.operator}/{one.state}" for one in found.states if not one.rows]:
+            page.line(f"no rows: {', '.join(absent)}")
     for skipped in found.skipped:
         page.line(f"skipped {skipped.entry.state}: {skipped.reason}")
     write_left_out(page, result.left_out)

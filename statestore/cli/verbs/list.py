@@ -213,7 +213,7 @@ class LiveScreen(TextLines):
         table = table_of(*columns, right={*columns})
         for found in reversed(self._shown):
             table.add_row(*_row(found))
-        return Group(*parts, Text(), table.wrapped())
+        return Group(*parts, Text(), Text("\n".join(table.lines(self._page.width))))
 
 
 def _headline(found: CheckpointSummary) -> str:

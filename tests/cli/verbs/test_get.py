@@ -62,6 +62,17 @@ def test_keys_of_every_kind_as_json(
     )
 
 
+def test_states_without_a_row_of_the_key_are_named(run: Run, tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        for state, key in (("a", "k"), ("b", "other"), ("c", "other")):
+            checkpoint.write_keyed("u", state, [{"id": key, "v": 1}], key="id")
+    done = run("get", "--key", "k", "--store", store.url)
+    assert done.stdout.splitlines()[-1] == "no rows: u/b, u/c"
+    assert len(done.stdout.splitlines()) == 3
+    assert "no rows" not in run("get", "--key", "k", "--state", "u/a", "--store", store.url).stdout
+
+
 def test_a_missing_key_is_a_valid_result(run: Run, fraud: Path) -> None:
     done = get(run, fraud, "totals-by-user", "nobody")
     assert done.exit_code == 0
