@@ -24,6 +24,7 @@ from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
     MissingFileError,
+    QueryStoppedError,
     StateNotFoundError,
 )
 from statestore.format.left_out import LeftOutState, left_out_of
@@ -215,7 +216,7 @@ def bisect(
         InvalidArgumentError: for a predicate that is invalid for the newest form of the state,
             before anything is read. Notes quote the place, and name the columns.
         CheckpointNotFoundError or StateNotFoundError: if there is none, or they do not exist.
-        QueryStoppedError: if a look exceeds a limit or is cancelled.
+        QueryStoppedError: if a look exceeds a limit or is cancelled; a note names its checkpoint.
         CorruptionError: for a damaged file of a kept checkpoint.
         MissingDependencyError: without DuckDB.
     """
@@ -312,6 +313,9 @@ class _Looks:
             if number in self.catalog.kept_ids():
                 raise
             holds, reason = None, "it was deleted meanwhile"
+        except QueryStoppedError as error:
+            error.add_note(f"while looking at checkpoint {number}")
+            raise
         self.probes[number] = ProbedCheckpoint(checkpoint_id=number, holds=holds, reason=reason)
         return holds
 

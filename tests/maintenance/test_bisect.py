@@ -415,8 +415,9 @@ def test_a_look_can_be_limited(tmp_path: Path) -> None:
     store = opened(tmp_path)
     put(store, pa.table({"k": [f"k{n}" for n in range(3000)], "v": range(3000)}))
     slow = "v < 0 AND (SELECT sum(a.v * b.v * c.v) FROM s a, s b, s c) > 0"
-    with pytest.raises(QueryStoppedError, match="time limit"):
+    with pytest.raises(QueryStoppedError, match="time limit") as stopped:
         store.inspect.bisect(slow, "u", "s", time_limit="200ms")
+    assert stopped.value.__notes__[-1] == "while looking at checkpoint 1"
 
 
 def test_the_writer_and_the_command_are_named(tmp_path: Path) -> None:
