@@ -55,6 +55,8 @@ _ROCKSDB, _HASHMAP = "rocksdb", "hashmap"
 _ANY_KIND = "unknown"
 _LISTS, _BROADCAST = ("split", "union"), "broadcast"
 _TTL = "TtlSerializer"
+_NOT_IN_TABLES = (COORDINATOR, TIMERS, UNREADABLE)
+"""Kinds of states that no table describes."""
 _VERDICTS = {
     Level.AS_IS: Verdict.SAME,
     Level.RECONFIGURED: Verdict.CONVERTS,
@@ -134,11 +136,27 @@ def _lost_operator(operator: OperatorContract, added: list[OperatorContract]) ->
             reason += f". Its operator {_title(other)} has the same states: give it {uid}"
             break
     for state in operator.states:
-        yield _finding(operator, state, Verdict.LOST, reason)
+        yield _finding(operator, state, Verdict.LOST, reason, _leave_out(_title(operator)))
+
+
+def _leave_out(name: str) -> str:
+    """Return the command that writes a savepoint without an operator or state."""
+    return f"statestore flink export NEW --leave-out {name} --store STORE"
 
 
 def _empty(operator: OperatorContract, state: StateContract, reason: str) -> Finding:
-    return _finding(operator, replace(state, rows=None, bytes=None), Verdict.EMPTY, reason)
+    remedy = _bootstrap(operator, state, "STORE")
+    state = replace(state, rows=None, bytes=None)
+    return _finding(operator, state, Verdict.EMPTY, reason, remedy)
+
+
+def _bootstrap(operator: OperatorContract, state: StateContract, store: str) -> str | None:
+    """Return the command that makes a state from a table; None if a table cannot have it."""
+    if state.kind in _NOT_IN_TABLES:
+        return None
+    plan = " --flink-plan JOB.json" if operator.kind == PLANNED else ""
+    name = f"{_title(operator)}/{state.name}"
+    return f"statestore bootstrap TABLE{plan} --state {name} --store {store}"
 
 
 def _finding(
@@ -173,7 +191,8 @@ class _Operators:
         old: OperatorContract,
         new: OperatorContract,
     ) -> None:
-        self._old, self._new = old, new
+        # Not every savepoint has uids and names, and both versions need the same one.
+        self._old, self._new = old, replace(new, uid=old.uid, name=_title(old))
         self._backend = new_job.settings.get(BACKEND)
         self._new_flink = _major(new_job)
         self._resolver = Resolver(_major(old_job), self._new_flink)
@@ -189,20 +208,14 @@ class _Operators:
                 yield _unknown(self._old, state, "old", state)
             elif slot in after:
                 fit = self._resolve(state, after[slot])
-                yield _finding(
-                    self._old,
-                    state,
-                    _VERDICTS[fit.level],
-                    fit.text or "the serializers are compatible as they are",
-                    fit.remedy,
-                )
+                yield self._judged(state, fit, "serializers", after[slot])
             elif state.name in unread or UNREADABLE in unread:
                 problem = unread.get(state.name) or unread[UNREADABLE]
                 yield _unknown(self._old, state, "new", problem)
             elif self._new.kind == PLANNED and (state.kind == TIMERS or not self._new.states):
                 yield self._not_planned(state)
             else:
-                yield _finding(self._old, state, Verdict.LOST, self._not_declared(state))
+                yield self._undeclared(state)
         is_known = all(state.kind != UNREADABLE for state in self._old.states)
         for slot, state in after.items():
             if slot not in before and is_known and state.kind != UNREADABLE:
@@ -214,18 +227,26 @@ class _Operators:
         if planned is None:
             reason = "a compiled plan does not describe the state of a source"
             return _finding(self._old, state, Verdict.UNKNOWN, reason)
-        fit = self._fixed(state, planned, "key")
-        reason = fit.text or "the keys are compatible as they are"
-        return _finding(self._old, state, _VERDICTS[fit.level], reason, fit.remedy)
+        return self._judged(state, self._fixed(state, planned, "key"), "keys", state)
 
-    def _not_declared(self, state: StateContract) -> str:
+    def _judged(self, old: StateContract, fit: Fit, subject: str, new: StateContract) -> Finding:
+        reason = fit.text or f"the {subject} are compatible as they are"
+        remedy = fit.remedy
+        if remedy is None and fit.level in (Level.DROPS, Level.INCOMPATIBLE):
+            remedy = _bootstrap(self._new, new, "NEW_STORE")
+        return _finding(self._old, old, _VERDICTS[fit.level], reason, remedy)
+
+    def _undeclared(self, state: StateContract) -> Finding:
         kinds = [other.kind for other in self._new.states if other.name == state.name]
-        if kinds:
-            return f"the {state.kind} state is a {kinds[0]} state now, which Flink keeps separately"
-        return (
-            "the new version does not declare it, or only with the first record, such as the state "
-            "of a window's trigger: Flink starts, and keeps the state without reading it"
+        reason = (
+            f"the {state.kind} state is a {kinds[0]} state now, which Flink keeps separately"
+            if kinds
+            else "the new version does not declare it, or only with the first record, such as the "
+            "state of a window's trigger: Flink starts, and keeps the state without reading it"
         )
+        name = f"{_title(self._old)}/{state.name}"
+        remedy = None if state.kind in _NOT_IN_TABLES else _leave_out(name)
+        return _finding(self._old, state, Verdict.LOST, reason, remedy)
 
     def _resolve(self, old: StateContract, new: StateContract) -> Fit:
         if old.kind == COORDINATOR:

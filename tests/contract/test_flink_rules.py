@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from statestore.contract.compare import compare
-from statestore.contract.flink_rules import BACKEND, DERIVED, MAX_PARALLELISM, UNREADABLE
+from statestore.contract.flink_rules import (
+    BACKEND,
+    DERIVED,
+    MAX_PARALLELISM,
+    PLANNED,
+    UNREADABLE,
+)
 from statestore.contract.model import JobContract, OperatorContract, StateContract, Verdict
 
 
@@ -27,6 +33,25 @@ def test_a_finding_has_the_figures_of_the_old_state() -> None:
     lost, empty = compare(states("a"), states("b"))
     assert (lost.verdict, lost.rows) == (Verdict.LOST, 3)
     assert (empty.verdict, empty.rows) == (Verdict.EMPTY, None)
+
+
+def test_a_verdict_names_the_command_that_mends_it() -> None:
+    old, new = states("a"), states("b")
+    (operator,) = new.operators
+    planned = replace(new, operators=(replace(operator, kind=PLANNED),))
+    lost, empty = compare(old, planned)
+    assert lost.remedy == "statestore flink export NEW --leave-out op/a --store STORE"
+    assert empty.remedy == (
+        "statestore bootstrap TABLE --flink-plan JOB.json --state op/b --store STORE"
+    )
+    gone, _ = compare(old, replace(new, operators=(replace(operator, id="1" * 32),)))
+    assert gone.remedy == "statestore flink export NEW --leave-out op --store STORE"
+    (state,) = operator.states
+    text = replace(state, form={**state.form, "value": "String"})
+    (unfit,) = compare(new, replace(new, operators=(replace(operator, states=(text,)),)))
+    assert (unfit.verdict, unfit.remedy) == (
+        *(Verdict.UNFIT, "statestore bootstrap TABLE --state op/b --store NEW_STORE"),
+    )
 
 
 def test_what_cannot_be_read_is_unknown() -> None:
