@@ -42,6 +42,7 @@ from statestore.interop.flink.types.base import FlinkType
 from statestore.interop.flink.types.internal_types import TimerType
 from statestore.interop.flink_plans.plan_file import UID_FORMAT, FlinkPlan, read_flink_plan
 from statestore.keys.groups import default_max_parallelism
+from statestore.restore.restored import RestoredCheckpoint
 
 __all__ = ["contract_of_import", "contract_of_plan", "contract_of_savepoint"]
 
@@ -93,12 +94,16 @@ def contract_of_savepoint(place: str, *, access: SavepointAccess = ACCESS) -> Jo
     )
 
 
-def contract_of_import(record: SavepointRecord) -> JobContract:
+def contract_of_import(restored: RestoredCheckpoint) -> JobContract:
     """Return the contract of the job whose savepoint was imported into a store.
 
     Args:
-        record: The record of the import, which has the serializer snapshots of each state.
+        restored: A checkpoint with the record of the import, which has the serializer snapshots.
+
+    Raises:
+        InvalidArgumentError: If the checkpoint was not imported from a savepoint.
     """
+    record = SavepointRecord.of(restored)
     by_operator: dict[str, list[ImportedState]] = {}
     for state in record.states:
         by_operator.setdefault(state.operator, []).append(state)

@@ -167,19 +167,23 @@ def _refuse_operator(
     reason = (
         f"stateful operator {number} is {names[0]} in the checkpoint and {names[1]} in the plan"
     )
-    for state in (was or planned or OperatorContract(id=number, name="", kind="")).states:
-        yield Finding(
-            operator=_name(was or planned),
-            state=state.name,
-            verdict=Verdict.UNFIT,
-            reason=reason,
-            remedy=_BOOTSTRAP,
-            bytes=state.bytes,
-        )
+    for operator in [each for each in (was, planned) if each is not None][:1]:
+        for state in operator.states:
+            yield _finding(operator, state, Verdict.UNFIT, reason)
 
 
-def _name(operator: OperatorContract | None) -> str:
-    return "" if operator is None else f"{operator.name}-{operator.id}"
+def _finding(
+    operator: OperatorContract, state: StateContract, verdict: Verdict, reason: str
+) -> Finding:
+    return Finding(
+        operator=f"{operator.name}-{operator.id}",
+        state=state.name,
+        verdict=verdict,
+        reason=reason,
+        remedy=_BOOTSTRAP if verdict in (Verdict.LOST, Verdict.UNFIT) else None,
+        rows=state.rows,
+        bytes=state.bytes,
+    )
 
 
 def _compare_states(
@@ -189,25 +193,12 @@ def _compare_states(
     now = {state.name: state for state in new.states}
     for name, state in before.items():
         if name in now:
-            verdict, reason = _judge(old.name, state, now[name], avro=avro)
+            yield _finding(old, state, *_judge(old.name, state, now[name], avro=avro))
         else:
-            verdict, reason = Verdict.LOST, "the processor does not declare it"
-        yield Finding(
-            operator=_name(old),
-            state=name,
-            verdict=verdict,
-            reason=reason,
-            remedy=_BOOTSTRAP if verdict in (Verdict.LOST, Verdict.UNFIT) else None,
-            bytes=state.bytes,
-        )
-    for name in now:
+            yield _finding(old, state, Verdict.LOST, "the processor does not declare it")
+    for name, state in now.items():
         if name not in before:
-            yield Finding(
-                operator=_name(new),
-                state=name,
-                verdict=Verdict.EMPTY,
-                reason="the checkpoint has no such state",
-            )
+            yield _finding(new, state, Verdict.EMPTY, "the checkpoint has no such state")
 
 
 def _judge(
@@ -378,9 +369,11 @@ def with_renamed_columns(job: JobContract, renamed: Mapping[str, str]) -> JobCon
     """Return a contract in which columns of the states have other names.
 
     Args:
-        job: The contract of the state.
+        job: The contract of the state. One of another engine is not changed.
         renamed: The new name of each old column.
     """
+    if job.engine != "spark":
+        return job
 
     def columns(before: Columns) -> list[dict[str, Any]]:
         return [{**each, "name": renamed.get(each["name"], each["name"])} for each in before]

@@ -1,15 +1,17 @@
-"""The contract of a Spark query: of its checkpoint location, or of its plan.
+"""The contract of a Spark query: of its checkpoint location, of its plan, or of its import.
 
-Both are read from files that Spark wrote: a plan is a location without rows, which Spark writes to
-a temporary folder (:func:`statestore.interop.spark.planned_query.planned_location`). Reading them
-needs no JVM.
+All are read from files that Spark wrote: a plan is a location without rows, which Spark writes to
+a temporary folder (:func:`statestore.interop.spark.planned_query.planned_location`). The record of
+an import has the files of its location. Reading them needs no JVM.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyspark import __version__ as spark_version
@@ -24,6 +26,8 @@ from statestore.contract.model import (
 )
 from statestore.contract.spark_rules import CHECKPOINT_FORMAT, MODES, OFFSET_LOG
 from statestore.errors import DamagedFileError
+from statestore.format.manifest import name_of
+from statestore.interop.spark.import_record import QueryRecord
 from statestore.interop.spark.location import NO_END, BatchPlan, CheckpointLocation
 from statestore.interop.spark.operator_reader import (
     SHUFFLE_PARTITIONS,
@@ -34,15 +38,18 @@ from statestore.interop.spark.operator_reader import (
 )
 from statestore.interop.spark.parts import find_operator_kind
 from statestore.interop.spark.planned_query import planned_location
+from statestore.restore.restored import RestoredCheckpoint
 from statestore.spark.compat import COMMAND_INSTEAD, refuse_connect
+from statestore.storage import open_storage
 from statestore.streaming.planned import streaming_sources
 
-_FILES, _KAFKA, _DELTA, _NUMBERS = "files", "Kafka", "Delta", "numbers"
+FILES, KAFKA, _DELTA, NUMBERS = "files", "Kafka", "Delta", "numbers"
+_DESCRIPTIONS = re.compile("/(_metadata|_stateSchema)/")
 _FILE_FORMATS = ("json", "csv", "parquet", "orc", "text", "xml", "avro")
 _KINDS = {
-    **dict.fromkeys(_FILE_FORMATS, _FILES),
-    **dict.fromkeys(("rate", "socket", "memory"), _NUMBERS),
-    "kafka": _KAFKA,
+    **dict.fromkeys(_FILE_FORMATS, FILES),
+    **dict.fromkeys(("rate", "socket", "memory"), NUMBERS),
+    "kafka": KAFKA,
     "delta": _DELTA,
 }
 
@@ -62,6 +69,41 @@ def contract_of_location(location: CheckpointLocation, batch: int | None = None)
     job = _read_job(location, number)
     sources = tuple(_stored_sources(location, location.plan(number)))
     return replace(job, sources=sources)
+
+
+def contract_of_import(restored: RestoredCheckpoint) -> JobContract:
+    """Return the contract of a query whose state was imported into a store.
+
+    Args:
+        restored: A checkpoint that continues an import, and has the rows and bytes of its states.
+
+    Raises:
+        InvalidArgumentError: If the checkpoint was not imported from a checkpoint location.
+    """
+    record = QueryRecord.from_checkpoint(restored)
+    with TemporaryDirectory(prefix="statestore-") as folder:
+        storage = open_storage(folder)
+        for name, content in record.logs:
+            storage.put_if_absent(name, content)
+        for number in {store.operator for store in record.stores}:
+            storage.put_if_absent(f"state/{number}/0/empty", b"")  # the folder of a partition
+        job = contract_of_location(CheckpointLocation(storage), record.imported_batch)
+    entries = {name_of(entry): entry for entry in restored.manifest.keyed}
+
+    def with_figures(operator: OperatorContract, state: StateContract) -> StateContract:
+        entry = entries.get((f"{operator.name}-{operator.id}", state.name))
+        contents = None if entry is None else entry.contents
+        return replace(
+            state,
+            rows=None if contents is None else contents.rows,
+            bytes=None if entry is None else entry.size_bytes,
+        )
+
+    operators = (
+        replace(each, states=tuple(with_figures(each, state) for state in each.states))
+        for each in job.operators
+    )
+    return replace(job, operators=tuple(operators))
 
 
 def contract_of_query(
@@ -176,13 +218,15 @@ def _schemas(location: CheckpointLocation, name: str) -> tuple[StoredSchema, ...
         ) from error
 
 
-def _bytes_of(location: CheckpointLocation, operator: Operator, store: str) -> int:
+def _bytes_of(location: CheckpointLocation, operator: Operator, store: str) -> int | None:
+    """Return the bytes of a store's rows; None if it has none, as in a plan."""
     folder = "" if store == "default" else f"/{store}/"
-    return sum(
+    sizes = (
         file.size_bytes
         for file in location.storage.listed(f"state/{operator.number}")
-        if folder in file.name and "_metadata" not in file.name
+        if folder in file.name and not _DESCRIPTIONS.search(file.name)
     )
+    return sum(sizes) or None
 
 
 def _form(schema: StoredSchema) -> Form:
@@ -204,23 +248,23 @@ def _without_metadata(part: Any) -> Any:
 def _stored_sources(location: CheckpointLocation, plan: BatchPlan) -> Iterator[SourceContract]:
     names = plan.sources or tuple(map(str, range(len(plan.ends))))
     for name, end in zip(names, plan.ends, strict=True):
-        kind, form = _read_end(end)
-        if kind == _FILES:
+        kind, form = read_end(end)
+        if kind == FILES:
             form = _read_folder(location, name)
         yield SourceContract(id=name, kind=kind, form=form)
 
 
-def _read_end(end: str) -> tuple[str, Form]:
+def read_end(end: str) -> tuple[str, Form]:
     """Return the kind of a source by the end of its data, empty if it does not tell."""
     match None if end == NO_END else json.loads(end):
         case {"logOffset": int(), **others} if not others:
-            return _FILES, {}
+            return FILES, {}
         case {"reservoirId": str()}:
             return _DELTA, {}
         case int():
-            return _NUMBERS, {}
+            return NUMBERS, {}
         case {**topics} if topics and all(isinstance(part, dict) for part in topics.values()):
-            return _KAFKA, {"topics": sorted(topics)}
+            return KAFKA, {"topics": sorted(topics)}
     return "", {}
 
 
@@ -243,9 +287,9 @@ def _planned_sources(query: DataFrame) -> Iterator[SourceContract]:
     for name, relation in streaming_sources(query):
         kind, options = _read_relation(relation)
         form: Form = {}
-        if kind == _FILES and options.get("path"):
+        if kind == FILES and options.get("path"):
             form = _folder_form(options["path"])
-        if kind == _KAFKA and options.get("subscribe"):
+        if kind == KAFKA and options.get("subscribe"):
             form = {"topics": sorted(topic.strip() for topic in options["subscribe"].split(","))}
         known[name] = SourceContract(id=name, kind=kind, form=form)
     yield from known.values()

@@ -18,7 +18,10 @@ from statestore.format.state import TimeToLive
 from statestore.snapshot.state_spec import StateOptions, StateSpec
 
 _PROGRESS = "progress"
-_RECORDS = (_PROGRESS, "positions", "files", "offsets", "source-names", "timers-indexed")
+_RECORDS = (
+    *(_PROGRESS, "positions", "files", "offsets", "source-names", "timers-indexed"),
+    *("stores", "logs", "origin"),  # of an import from Spark, with which a query may continue
+)
 
 
 def contract_of_checkpoint(manifest: Manifest) -> JobContract:
@@ -65,7 +68,7 @@ def _keyed(entry: KeyedEntry) -> StateContract:
         name=state.name,
         kind=state.kind.value,
         form=form,
-        rows=entry.rows if contents is None else contents.rows,
+        rows=None if contents is None else contents.rows,
         bytes=entry.size_bytes,
     )
 

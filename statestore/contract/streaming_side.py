@@ -152,5 +152,5 @@ def contract_of_built(built: Any, job: str) -> JobContract:
         )
     raise InvalidArgumentError(
         f"{job} must return a streaming DataFrame, a StatefulQuery, or a StatefulQuery and its "
-        f"events, not {type(built).__name__}; one that declares states takes 'checkpoint'"
+        f"events, not {type(built).__name__}"
     )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import DataFrame, SparkSession
@@ -162,6 +165,34 @@ def test_savepoints_and_a_store_of_one_are_compared_by_the_rules_of_flink(tmp_pa
     assert (status, "is lost" in found.values()) == (12, True)
 
 
+def test_the_named_commands_mend_a_savepoint(tmp_path: Path) -> None:
+    """The savepoint that they make has what the new version reads, and nothing else."""
+    old = Golden("2.3_heap_canonical").unpack(tmp_path / "old")
+    new, mended, table = (tmp_path / name for name in ("new", "mended", "added.parquet"))
+    pq.write_table(pa.table({"key": pa.array([1], pa.int64()), "value": ["a"]}), table)
+
+    def place(word: str) -> str:
+        places = {"TABLE": table, "STORE": tmp_path / "store", "NEW": mended}
+        return str(places.get(word, word))
+
+    assert run("flink", "import", old, "--store", place("STORE")).exit_code == 0
+    other = shutil.copytree(place("STORE"), tmp_path / "other")
+    make = ("bootstrap", table, "--state", "by_long/added", "--store", other)
+    assert run(*make, "--key-column", "key").exit_code == 0
+    less = ("--leave-out", "by_long/texts", "--leave-out", "kinds", "--store", other)
+    assert run("flink", "export", new, *less).exit_code == 0
+    remedies: dict[str, set[str]] = {}
+    for each in json.loads(run("check", old, new, "--output", "json").stdout)["states"]:
+        remedies.setdefault(each["verdict"], set()).add(each["remedy"])
+    (empty,) = remedies["begins empty"]
+    assert empty == "statestore bootstrap TABLE --state by_long/added --store STORE"
+    assert run(*map(place, empty.split()[1:]), "--key-column", "key").exit_code == 0
+    texts, kinds = sorted(remedies["is lost"])
+    words = [*kinds.split()[1:], *texts.split()[4:6]]
+    assert run(*map(place, words)).exit_code == 0, (texts, kinds)
+    assert verdicts(mended, new) == (0, dict.fromkeys(verdicts(mended, new)[1], "same"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
@@ -191,6 +222,7 @@ def test_queries_and_processors(job: Path, spark: SparkSession) -> None:
     assert verdicts(store, f"{job}:keep") == (0, {"totals/by-user": "same"})
     done = run("check", store, f"{job}:nothing")
     assert "must return a streaming DataFrame, a StatefulQuery" in done.stderr
+    assert "none of its parameters is named 'checkpoint'" in done.stderr
     done = run("check", store, f"{job}:count", "--output-mode", "update")
     assert "the old state is of engine 'store', and the new job of 'spark'" in done.stderr
     location = job.parent / "location"
@@ -214,7 +246,9 @@ def test_queries_and_processors(job: Path, spark: SparkSession) -> None:
     assert verdicts(job.parent / "other", f"{job}:keep") == (12, {"totals/by-user": "does not fit"})
 
 
-def test_a_location_is_checked_from_a_lock(job: Path, spark: SparkSession) -> None:
+def test_a_location_is_checked_from_a_lock_and_from_an_import(
+    job: Path, spark: SparkSession
+) -> None:
     location, lock = job.parent / "location", job.parent / "state.lock"
     (job.parent / "orders" / "1.json").write_text('{"user": "ann", "n": 1}\n')
     rows = spark.readStream.schema("user string, n long").json(str(job.parent / "orders"))
@@ -233,6 +267,13 @@ def test_a_location_is_checked_from_a_lock(job: Path, spark: SparkSession) -> No
     )
     assert "keeps its 2 shuffle partitions; the session's 3 have no effect" in told.stdout
     assert "mend: statestore spark repartition" in told.stdout
+    imported = job.parent / "imported"
+    assert run("spark", "import", location, "--store", imported).exit_code == 0
+    count = (imported, f"{job}:count", "--output-mode", "update")
+    assert verdicts(*count) == (0, same)
+    assert "stateStoreSave-0/default (1 row, " in run("check", *count).stdout
+    assert verdicts(imported, imported) == (0, same)  # without the record of the import
     job.write_text(job.read_text().replace('F.count("*")', 'F.max("user")'))
-    status, found = verdicts(location, f"{job}:count", "--output-mode", "update")
-    assert (status, found) == (12, {"stateStoreSave-0/default": "does not fit"})
+    for old in (location, imported):
+        status, found = verdicts(old, *count[1:])
+        assert (status, found) == (12, {"stateStoreSave-0/default": "does not fit"})

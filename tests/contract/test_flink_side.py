@@ -19,7 +19,7 @@ from statestore.contract.flink_side import (
 from statestore.contract.lock import lock_text, parse_lock
 from statestore.contract.model import JobContract, OperatorContract, Verdict
 from statestore.errors import DamagedFileError, InvalidArgumentError, MissingFileError
-from statestore.interop.flink import SavepointRecord, import_savepoint
+from statestore.interop.flink import import_savepoint
 from statestore.interop.flink.metadata.handles import (
     FileHandle,
     OperatorHandles,
@@ -109,7 +109,7 @@ def test_an_import_has_the_contract_of_its_savepoint(tmp_path: Path) -> None:
     place = str(Golden("2.3_heap_canonical").unpack(tmp_path / "savepoint"))
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     import_savepoint(place, store)
-    contract = contract_of_import(SavepointRecord.of(store.restore(parallelism=1)))
+    contract = contract_of_import(store.restore(parallelism=1))
     savepoint = contract_of_savepoint(place)
     assert without_rows(contract) == without_rows(savepoint)
     assert (contract.version, contract.settings) == (savepoint.version, savepoint.settings)

@@ -11,7 +11,7 @@ import click
 
 from statestore.cli.arguments import named_values
 from statestore.cli.command import Invocation, Verb, pass_invocation
-from statestore.cli.contracts import contract_of_function, contract_of_place, contract_of_state
+from statestore.cli.contracts import contract_of_job, contract_of_state
 from statestore.cli.drawing import count, counted, size
 from statestore.cli.options import output_mode_option, spark_settings_option
 from statestore.cli.output import Output, Page, printable
@@ -156,19 +156,17 @@ def check_job(
         raise click.UsageError(f"name the function of the job, as {new}:build")
     accepted = _allowed_names(allowed)
     columns = named_values("--renamed", "OLD=NEW", renamed)
-    now = contract_of_place(invocation, new)
-    if lock is not None:
-        before = read_lock(lock)
-    else:
-        engine = "store" if now is None else now.engine
-        before = contract_of_state(invocation, str(old), checkpoint, engine=engine)
+
+    def find_old(engine: str) -> JobContract:
+        if lock is not None:
+            return with_renamed_columns(read_lock(lock), columns)
+        found = contract_of_state(invocation, str(old), checkpoint, engine=engine)
+        return with_renamed_columns(found, columns)
+
+    conf = named_values("--conf", "NAME=VALUE", settings)
+    before, now = contract_of_job(invocation, new, find_old, output_mode, conf)
     if columns and before.engine != "spark":
         raise click.UsageError("--renamed is for queries of Spark: remove it")
-    if columns:
-        before = with_renamed_columns(before, columns)
-    if now is None:
-        conf = named_values("--conf", "NAME=VALUE", settings)
-        now = contract_of_function(new, before, output_mode, conf)
     findings = sorted(compare(before, now), key=_severity)
     known = {name for each in findings for name in (each.name, each.operator) if name}
     for _, name in sorted(accepted):
