@@ -179,7 +179,7 @@ LAZY = {
         "statestore.interop.spark",
     ),  # ones that need Spark, or Flink's
     ("statestore.cli.contracts", "statestore.contract"),
-    ("statestore.cli.contracts", "statestore.interop.flink"),
+    ("statestore.cli.contracts", "statestore.interop.flink.options"),
     ("statestore.cli.verbs.spark", "statestore.spark.session"),
     ("statestore.cli.verbs.flink", "statestore.interop.flink.options"),
     ("statestore.cli.verbs.flink", "statestore.interop.flink.exporting.repack"),

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from glob import escape
 from pathlib import Path
 
@@ -101,10 +101,12 @@ class Request:
         new: The new version.
         against: The job's later checkpoint or micro-batch. By default the newest, or with an old
             version all events that it finds.
+        until: Where sources end, as JSON by the source's name or number.
         comparison: How the results are compared.
         location: The job's checkpoint location, empty for Flink.
         batches: The most micro-batches to run.
         flink: The version of Flink, empty for Spark.
+        savepoint: An exported savepoint to begin with. By default the rehearsal exports one.
     """
 
     folder: Path
@@ -115,7 +117,15 @@ class Request:
     comparison: Comparison
     location: str = ""
     batches: int | None = None
+    until: Mapping[str, str] = field(default_factory=dict)
     flink: str = ""
+    savepoint: Path | None = None
+
+    def old_label(self, version: str) -> str:
+        """Return what is compared with the new version, and up to where it runs."""
+        ends = [f"{source}={end}" for source, end in self.until.items()]
+        until = ", ".join([self.against] if self.against else ends)
+        return f"{version}, until {until}" if until else version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,12 +193,20 @@ def remove(place: Path) -> None:
 
 
 def prepare_once(side: Path, prepare: Callable[[], object]) -> None:
-    """Prepare the folder of a version; after a kill, again from nothing."""
+    """Prepare the folder of a version; after a kill, again from nothing.
+
+    If the first version cannot be prepared, the rehearsal leaves nothing.
+    """
     if (side / _READY).exists():
         return
     remove(side)
     side.mkdir(parents=True)
-    prepare()
+    try:
+        prepare()
+    except StateStoreError:
+        if not any((side.parent / name / _READY).exists() for name in (OLD, NEW, BASE)):
+            discard(side.parent)
+        raise
     (side / _READY).touch()
 
 

@@ -10,7 +10,9 @@ source whose options change something outside is refused. A sink is never called
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -43,11 +45,12 @@ from statestore.contract.rehearsal import (
     prepare_once,
     stored_plan,
 )
+from statestore.contract.spark_side import FILES, KAFKA, NUMBERS, read_end
 from statestore.errors import InvalidArgumentError
 from statestore.interop.spark.export_state import export_checkpoint
 from statestore.interop.spark.import_record import QUERY
 from statestore.interop.spark.import_state import import_checkpoint
-from statestore.interop.spark.location import CheckpointLocation, OffsetLogEntry
+from statestore.interop.spark.location import NO_END, CheckpointLocation, OffsetLogEntry
 from statestore.interop.spark.location_writer import Target
 from statestore.interop.spark.operator_reader import SHUFFLE_PARTITIONS
 from statestore.restore.row_files import output_file
@@ -318,6 +321,10 @@ class QueryRehearsal:
                 _refuse_changes_outside(version)
                 if request.against is not None:
                     self._replay(version, side, planned, range(plan.batch + 1, last + 1))
+                elif request.until:
+                    last = plan.batch + 1
+                    planned = _plan_until(side, last, request.until)
+                    self._replay(version, side, planned, (last,))
                 else:
                     last = self._run_available(version, side, plan)
                     planned, remedy = _location(side), "the sources have no new events"
@@ -345,7 +352,7 @@ class QueryRehearsal:
             engine=job.engine,
             source=job.source,
             **start,
-            old=old if request.against is None else f"{old}, until {request.against}",
+            old=request.old_label(old),
             new=self.label(request.new),
             batches=request.batches,
         )
@@ -386,6 +393,56 @@ class QueryRehearsal:
 
 def _location(side: Path) -> CheckpointLocation:
     return CheckpointLocation(open_storage(str(side / LOCATION)))
+
+
+def _plan_until(side: Path, number: int, until: Mapping[str, str]) -> CheckpointLocation:
+    """Plan a micro-batch that ends where the user says; other sources get no events."""
+    location = _location(side)
+    before = OffsetLogEntry.parse(location.read_content(f"offsets/{number - 1}"))
+    ends = dict(before.sources)
+    for source, end in until.items():
+        if source not in ends:
+            raise InvalidArgumentError(
+                f"--until {source}={end}: the query has no such source, but {', '.join(ends)}"
+            )
+        ends[source] = _later_end(f"--until {source}={end}", ends[source], end)
+    # MicroBatchExecution.constructNextBatch
+    watermark = location.commit(number - 1).next_watermark_ms
+    times = {"batchWatermarkMs": watermark, "batchTimestampMs": time.time_ns() // 1_000_000}
+    settings = json.dumps(json.loads(before.settings) | times, separators=(",", ":"))
+    named = [(source, ends[source]) for source, _ in before.sources]
+    entry = replace(before, settings=settings).with_sources(named)
+    path = side / LOCATION / "offsets" / str(number)
+    # A copied location can have the plan of a micro-batch that the job has not finished.
+    if not path.exists() or OffsetLogEntry.parse(path.read_bytes()).sources != entry.sources:
+        with output_file(path, replace=True) as file:
+            file.write(entry.encode())
+    return location
+
+
+def _later_end(option: str, stored: str, given: str) -> str:
+    """Return the end of a source as JSON; partitions that it does not name stay where they are."""
+    try:
+        end, kind = json.loads(given), read_end(stored)[0]
+        if kind == FILES:
+            raise InvalidArgumentError(
+                f"{option}: only the query itself numbers the files of a source; use --batches"
+            )
+        if kind and read_end(given)[0] != kind:
+            raise ValueError(f"it is not of the form {stored}")
+        begin: Any = None if stored == NO_END else json.loads(stored)
+        is_before = kind == NUMBERS and end < begin
+        if kind == KAFKA:
+            end = {topic: {**begin.get(topic, {}), **end.get(topic, {})} for topic in begin | end}
+            starts = [
+                (end[t][p], start) for t, parts in begin.items() for p, start in parts.items()
+            ]
+            is_before = any(stop < start for stop, start in starts)
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError(f"{option} is not an offset in Spark's JSON: {error}") from error
+    if is_before:
+        raise InvalidArgumentError(f"{option} is before {stored}, with which the state ends")
+    return json.dumps(end, separators=(",", ":"))
 
 
 def _run(writer: DataStreamWriter, limit: Limit, side: Path) -> None:

@@ -26,7 +26,7 @@ from statestore.contract.rehearsal import (
     prepare_once,
     stored_plan,
 )
-from statestore.errors import InvalidArgumentError
+from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.interop.flink.exporting.export_state import export_savepoint
 from statestore.interop.flink.importing.import_record import RECORD, SavepointRecord
 from statestore.interop.flink.importing.import_state import import_savepoint
@@ -62,19 +62,20 @@ def rehearse_savepoints(
         made_by=made_by,
         query="",
         batch=0,
-        old=request.old or f"the job, until {request.against or 'latest'}",
+        old=request.old or request.old_label("the job"),
         new=request.new,
     )
     begin(request.folder, plan)
     place = request.folder / BASE
-    prepare_once(place, partial(_export, store, plan, place, request.flink))
+    prepare_once(place, partial(_prepare, store, plan, place, request))
     before = None if request.old else store.checkpoint(request.against or "latest")
     if before is not None and before.checkpoint_id <= base:
         raise InvalidArgumentError(
             f"checkpoint {before.checkpoint_id} of {store.url} is not later than {base}: name an "
             "earlier CHECKPOINT, or pass --old"
         )
-    waiting = partial(_imported, request.folder, wait)
+    start = request.savepoint or place / SAVEPOINT
+    waiting = partial(_imported, request.folder, start, wait)
     before = before or waiting(OLD, Path(request.old or ""))
     after = waiting(NEW, Path(request.new))
     comparison = replace(request.comparison, left_out=RECORD)
@@ -88,26 +89,41 @@ def rehearse_savepoints(
     )
 
 
-def _export(store: StateStore, plan: RehearsalPlan, place: Path, version: str) -> None:
+def _prepare(store: StateStore, plan: RehearsalPlan, place: Path, request: Request) -> None:
     fork(store.checkpoint(plan.base), place, store)
-    export_savepoint(
-        StateStore.open(str(place / STORE)),
-        str(place / SAVEPOINT),
-        target=FlinkTarget(version=version),
-    )
+    forked = StateStore.open(str(place / STORE))
+    if request.old is None:  # the names and columns of the job's own state
+        SavepointRecord.of(forked.restore())
+    if request.savepoint is not None:
+        if _find_savepoint(request.savepoint) is None:
+            raise InvalidArgumentError(f"{request.savepoint} has no {METADATA} of a savepoint")
+        return
+    try:
+        target = FlinkTarget(version=request.flink)
+        export_savepoint(forked, str(place / SAVEPOINT), target=target)
+    except StateStoreError as error:
+        error.add_note(
+            "a rehearsal has no options of an export: run 'statestore flink export' with them, and "
+            "pass the folder that it wrote as --savepoint"
+        )
+        raise
 
 
-def _imported(folder: Path, wait: Callable[[str], None], name: str, place: Path) -> Checkpoint:
+def _imported(
+    folder: Path, start: Path, wait: Callable[[str], None], name: str, place: Path
+) -> Checkpoint:
     """Wait for the savepoint of a version, and import it."""
     while (savepoint := _find_savepoint(place)) is None:
         wait(
             f"start the {name} version without its sinks, and let it read the events to rehearse:\n"
-            f"  flink run -s {(folder / BASE / SAVEPOINT).resolve().as_uri()} …\n"
+            f"  flink run -s {start.resolve().as_uri()} …\n"
             f"  flink stop --type canonical --savepointPath {place.resolve().as_uri()} JOB_ID"
         )
     side = folder / name
     imported = StateStore.open(str(side / STORE))
-    record = SavepointRecord.of(StateStore.open(str(folder / BASE / STORE)).restore())
+    base = StateStore.open(str(folder / BASE / STORE)).restore()
+    is_imported = any(entry.state.uid == RECORD for entry in base.manifest.operator)
+    record = SavepointRecord.of(base) if is_imported else None
     prepare_once(side, lambda: import_savepoint(str(savepoint), imported, like=record))
     return imported.checkpoint()
 

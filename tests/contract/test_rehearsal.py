@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from statestore import StateStore
 from tests.contract.rehearsed_job import USERS, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -156,6 +157,36 @@ def test_the_new_version_is_compared_with_the_job_itself(job: Job) -> None:
     assert "no micro-batch follows 4: name an earlier CHECKPOINT" in done.stderr
 
 
+def test_both_versions_run_up_to_the_given_offsets(job: Job) -> None:
+    """A source of numbers has 3 events a second; one micro-batch has those of 4 seconds."""
+    rate = (
+        "rows = spark.readStream.format('rate').option('rowsPerSecond', 3).load(); return query, "
+        "rows.selectExpr(\"concat('u', value % 9) AS user\", 'value / 8.0D AS total')"
+    )
+    job = Job(job.spark, job.folder / "rate")
+    (job.folder / "job" / "in").mkdir(parents=True)
+    old = job.version("old", source=rate)
+    job.run(old)
+    *_, end = (job.folder / "job" / "progress" / "offsets" / "0").read_text().split("\n")
+    words = (old, "--old", old, "--until", f"0={int(end) + 4}")
+    document = job.document(*words)
+    assert (changes(document), document["batches"]) == ({}, [1, 1])
+    assert document["plan"]["old"].endswith(f", until 0={int(end) + 4}")
+    store = StateStore.open(str(job.folder / "rehearsal" / "new" / "store"))
+    rows = store.restore(parallelism=1).keyed("totals", "per-user").to_arrow().to_pylist()
+    assert sum(row["n"] for row in rows) == 3 * (int(end) + 4)
+    for until, problem in (
+        ("0=-1", "is before"),
+        ("0=x", "is not an offset in Spark's JSON"),
+        ('0={"topic":{"0":1}}', "it is not of the form"),
+        ("1=3", "the query has no such source, but 0"),
+    ):
+        done = job.rehearse(*words[:-1], until, to="other")
+        assert done.exit_code == 2
+        assert problem in done.stderr
+        job.document("--discard", to="other")
+
+
 def test_a_version_that_fails_continues_when_it_is_mended(job: Job) -> None:
     """The old version does not run again, and a limit of micro-batches holds for both."""
     job.add(3)
@@ -229,6 +260,8 @@ def test_what_cannot_be_rehearsed_is_refused(job: Job) -> None:
         ),
         ((old,), "r", "pass --old to run the old version, too"),
         ((old, "3", "--batches", "1"), "r", "remove --batches"),
+        ((old, "3", "--until", "0=1"), "r", "remove --until"),
+        ((old, "--old", old, "--until", "0=1", "--batches", "1"), "r", "remove --batches"),
         (("--promote",), "r", "r has no rehearsal"),
         (("--discard",), "job", "job has no rehearsal"),
     ):

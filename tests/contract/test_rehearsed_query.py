@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from statestore.contract.rehearsed_query import _later_end
+from statestore.errors import InvalidArgumentError
 from tests.contract.rehearsed_job import QUERY, USERS, Job
 from tests.contract.test_rehearsal import changes
 
@@ -68,3 +70,24 @@ def test_state_that_does_not_fit_is_named(job: Job) -> None:
     job.document("--discard")
     assert not (job.folder / "rehearsal").exists()
     shutil.rmtree(job.folder / "job")
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "end"),
+    [
+        ('{"a":{"0":5,"1":7}}', '{"a": {"1": 9}}', '{"a":{"0":5,"1":9}}'),
+        ('{"a":{"0":5}}', '{"b": {"0": 1}}', '{"a":{"0":5},"b":{"0":1}}'),
+        ('{"a":{"0":5}}', '{"a": {"0": 4}}', None),
+        ('{"a":{"0":5}}', '{"a": {"0": "9"}}', None),
+        ('{"logOffset":3}', '{"logOffset": 4}', None),
+        ("-", '{"a": {"0": 4}}', '{"a":{"0":4}}'),
+    ],
+)
+def test_partitions_that_are_not_named_keep_their_offsets(
+    stored: str, given: str, end: str | None
+) -> None:
+    if end is None:
+        with pytest.raises(InvalidArgumentError, match="--until 0"):
+            _later_end(f"--until 0={given}", stored, given)
+    else:
+        assert _later_end("", stored, given) == end

@@ -120,6 +120,35 @@ def test_a_version_is_compared_with_the_job_itself(store: StateStore, tmp_path: 
     assert "Flink writes the output to the sinks of the job" in done.output
 
 
+def test_state_without_types_begins_with_an_exported_savepoint(tmp_path: Path) -> None:
+    """Only ``flink export`` has the options for its types. An error leaves nothing."""
+    store = StateStore.open(str(tmp_path / "store"))
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.write_keyed("totals", "by-user", [{"user": 1, "n": 2}], key="user")
+        offsets = [{"topic": "t", "partition": 0, "offset": 3}]
+        checkpoint.write_split("kafka", "offsets", [offsets])
+    begun, old, new = (str(tmp_path / name) for name in ("begun", "old", "new"))
+    place = ("--to", str(tmp_path / "rehearsal"), "--flink", "2.3", "--store", store.url)
+    done = CliRunner().invoke(cli, ["rehearse", new, "--old", old, *place])
+    assert done.exit_code != 0
+    assert "pass --java-type kafka/offsets=KafkaSource" in done.stderr
+    assert "pass the folder that it wrote as --savepoint" in done.stderr
+    assert not (tmp_path / "rehearsal").exists()
+    types = ("--java-type", "kafka/offsets=KafkaSource", "--store", store.url)
+    assert CliRunner().invoke(cli, ["flink", "export", begun, *types]).exit_code == 0
+    for version in (old, new):
+        shutil.copytree(begun, version)
+    words = ("rehearse", new, "--savepoint", begun, *place)
+    done = CliRunner().invoke(cli, [*words, "--old", old, "--output", "json"])
+    assert done.exit_code == 0, done.stderr
+    rows = {
+        each["state"]: each["rows_a"] for each in json.loads(done.stdout)["difference"]["states"]
+    }
+    assert rows["by-user"] == 1
+    done = CliRunner().invoke(cli, [*words, "1", "--to", str(tmp_path / "job")])
+    assert "was not imported from a Flink savepoint" in done.stderr
+
+
 @pytest.mark.flink
 @pytest.mark.long
 def test_real_flink_runs_both_versions(store: StateStore, tmp_path: Path) -> None:

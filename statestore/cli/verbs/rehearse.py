@@ -78,9 +78,9 @@ _COMPARING = (
     modes={
         "": (
             *_COMPARING,
-            *("--location", "--batches", "--output-mode", "--conf", "--output-key"),
+            *("--location", "--batches", "--until", "--output-mode", "--conf", "--output-key"),
         ),
-        "--flink": _COMPARING,
+        "--flink": (*_COMPARING, "--savepoint"),
         "--promote": (),
         "--discard": (),
     },
@@ -102,6 +102,19 @@ _COMPARING = (
     "version",
     metavar="VERSION",
     help="The versions are run with this Flink, such as 2.3.",
+)
+@click.option(
+    "--savepoint",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="DIR",
+    help="Begin with this one, which 'flink export' wrote with options of its own.",
+)
+@click.option(
+    "--until",
+    "ends",
+    multiple=True,
+    metavar="SOURCE=OFFSET",
+    help="Run one micro-batch, in which this source ends at this offset of Spark, as JSON.",
 )
 @click.option("--batches", type=click.IntRange(min=1), metavar="N", help="Run N micro-batches.")
 @output_mode_option
@@ -151,16 +164,6 @@ def rehearse_job(
     place = location if version is None else new
     if new is None or place is None:
         raise click.UsageError("name the NEW version, and the checkpoint --location of the job")
-    if old is None and base is None:
-        raise click.UsageError(
-            "pass --old to run the old version, too; or name the CHECKPOINT to begin with, which "
-            "the job has continued"
-        )
-    if options["batches"] is not None and (old is None or against is not None):
-        raise click.UsageError("remove --batches: the versions run as far as the job has run")
-    if version is not None and old is not None and against is not None:
-        raise click.UsageError("remove --against: the savepoint in --old is compared")
-    _refuse_place(to, place)
     request = Request(
         folder=folder,
         base=base,
@@ -170,6 +173,8 @@ def rehearse_job(
         location=location or "",
         flink=version or "",
         batches=options["batches"],
+        until=named_values("--until", "SOURCE=OFFSET", options["ends"]),
+        savepoint=options["savepoint"],
         comparison=Comparison(
             rule=DiffRule(
                 ignore=options["ignore"],
@@ -179,6 +184,8 @@ def rehearse_job(
             **{name: options[name] for name in ("operator", "state", "output_key", "examples")},
         ),
     )
+    _refuse_contradictions(request)
+    _refuse_place(to, place)
     report = None if page_file is None else _report_module(page_file)
     rehearsal: Rehearsal = _rehearse(
         invocation, request, options["output_mode"], options["settings"]
@@ -189,6 +196,21 @@ def rehearse_job(
             page_file, rehearsal.plan.source, "Rehearsal of a new version", facts, found
         )
     return Output(rehearsal, write_rehearsal, status=int(rehearsal.difference.differs))
+
+
+def _refuse_contradictions(request: Request) -> None:
+    if request.old is None and request.base is None:
+        raise click.UsageError(
+            "pass --old to run the old version, too; or name the CHECKPOINT to begin with, which "
+            "the job has continued"
+        )
+    for name, value in (("--batches", request.batches), ("--until", request.until)):
+        if value and (request.old is None or request.against is not None):
+            raise click.UsageError(f"remove {name}: the versions run as far as the job has run")
+    if request.until and request.batches:
+        raise click.UsageError("remove --batches: --until is one micro-batch")
+    if request.flink and request.old is not None and request.against is not None:
+        raise click.UsageError("remove --against: the savepoint in --old is compared")
 
 
 def _report_module(page_file: str) -> Any:
@@ -232,7 +254,16 @@ class _Waiting:
 @contextmanager
 def _open_version(module: Any, session: Any, output_mode: str, job: str) -> Iterator[Any]:
     with job_function(job) as build:
-        yield _version(module, call_job(build, session, job), job, output_mode)
+        built = call_job(build, session, job)
+        if hasattr(built, "isStreaming"):
+            yield module.SparkVersion(built, output_mode)
+        elif isinstance(built, tuple) and len(built) == 2 and hasattr(built[1], "isStreaming"):
+            yield module.StoreVersion(*built)
+        else:
+            raise InvalidArgumentError(
+                f"{job} must return a streaming DataFrame, or a StatefulQuery and its events, not "
+                f"{type(built).__name__}"
+            )
 
 
 def _refuse_place(to: str, location: str) -> None:
@@ -244,17 +275,6 @@ def _refuse_place(to: str, location: str) -> None:
     if job is not None and Path(own).resolve().is_relative_to(Path(job).resolve()):
         raise InvalidArgumentError(f"{to} is inside the location {location}: name another folder")
     refuse_inside_store(storage, "the rehearsal")
-
-
-def _version(module: Any, built: Any, job: str, output_mode: str) -> Any:
-    if hasattr(built, "isStreaming"):
-        return module.SparkVersion(built, output_mode)
-    if isinstance(built, tuple) and len(built) == 2 and hasattr(built[1], "isStreaming"):
-        return module.StoreVersion(*built)
-    raise InvalidArgumentError(
-        f"{job} must return a streaming DataFrame, or a StatefulQuery and its events, not "
-        f"{type(built).__name__}"
-    )
 
 
 def _numbers(tolerances: tuple[str, ...]) -> dict[str, float]:
