@@ -93,7 +93,7 @@ class FlinkFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class FilesByAge:
-    """Deleted files that are at least ``days`` old, and less than those of the next entry."""
+    """Deleted files that are at least ``days`` old, and younger than the next entry's files."""
 
     days: int
     files: int

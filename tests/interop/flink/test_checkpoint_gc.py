@@ -155,6 +155,16 @@ def test_files_that_another_place_names_stay(url: str, folder: Path, tmp_path: P
     assert collect(folder).names == ()
 
 
+def test_changelogs_in_a_folder_of_their_own(folder: Path, tmp_path: Path) -> None:
+    """Their checkpoints are elsewhere, and tell which files are old enough."""
+    changelogs = tmp_path / "changelogs"
+    for name, days in (("stray", 9), ("unconfirmed", 7.5), ("used", 9)):
+        put(changelogs / JOB / "dstl" / name, days)
+    assert collect(changelogs).names == ()
+    put(folder / JOB / "chk-2/_metadata", 1, metadata_of(f"file:/{JOB}/dstl/used"))
+    assert collect(changelogs, also_keep=[str(folder)]).names == (f"{JOB}/dstl/stray",)
+
+
 def test_files_of_write_ahead_logs_stay(folder: Path) -> None:
     """Their names are in the content of operator state, which only the sink can read."""
     put(folder / JOB / "taskowned/log", 400)

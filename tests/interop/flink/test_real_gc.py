@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -49,42 +49,44 @@ def test_a_running_job_loses_nothing(settings: Mapping[str, str], tmp_path: Path
     changelog = {"state.changelog.dstl.dfs.base-path": f"file://{folder}"}
     step = {"do": "checkpoint", "to": str(folder), "parallelism": "2", "format": "CANONICAL"}
     step |= {**ROCKSDB, **INCREMENTAL, **settings, **changelog}
-    first = collect_while(flink, step | {"first": "50", "events": "200", "pace": "250"}, folder)
+    runs = Counter[str]()
+    first = collect_while(
+        flink, step | {"first": "50", "events": "200", "pace": "250"}, folder, runs
+    )
     claim = {
         "execution.state-recovery.path": first,
         "execution.state-recovery.claim-mode": "CLAIM",
     }
     last = collect_while(
-        flink, {**step, **claim, "first": "210", "events": "250", "pace": "700"}, folder
+        flink, {**step, **claim, "first": "210", "events": "250", "pace": "700"}, folder, runs
     )
     assert Path(last).parent != Path(first).parent
+    assert runs["deleted"] >= RUNS, runs
     found = dumped(flink, tmp_path, last, ROCKSDB, parallelism=2, most=128)
     assert comparable(found) == comparable(Golden("2.3_heap_canonical").rows())
 
 
-def collect_while(flink: Flink, step: Mapping[str, str], folder: Path) -> str:
-    """Run a job, and delete files meanwhile; return its last checkpoint.
+def collect_while(flink: Flink, step: Mapping[str, str], folder: Path, runs: Counter[str]) -> str:
+    """Run a job, and delete files as long as it runs; return its last checkpoint.
 
-    Each run has an old file of each kind to delete, so a run that deletes nothing is noticed.
+    Each run has an old file of each kind to delete, so a run that deletes nothing is counted.
     """
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(flink.run, [step])
-        outcomes = Counter[str]()
-        while not running.done() or sum(outcomes.values()) < RUNS:
-            collected = collect_once(folder, running)
-            if collected is not None:
-                outcomes["deleted" if collected.removed.files else "nothing"] += 1
+        while not running.done():
+            collected = collect_once(folder)
+            if collected is None:
+                time.sleep(0.2)
+            else:
+                runs["deleted" if collected.removed.files else "nothing"] += 1
         (last,) = running.result()
-    assert outcomes["deleted"] > RUNS // 2, outcomes
     return last
 
 
-def collect_once(folder: Path, running: Future[list[str]]) -> CollectedFlinkFiles | None:
+def collect_once(folder: Path) -> CollectedFlinkFiles | None:
     """Add old files to the folder of each job and collect; None before the first checkpoint."""
     newest = [*folder.glob("*/chk-*/_metadata")]
     if not newest:
-        assert not running.done() or running.result()
-        time.sleep(0.2)
         return None
     jobs = {metadata.parents[1] for metadata in newest}
     strays = {job / kind / "stray" for job in jobs for kind in ("shared", "taskowned", "dstl")}

@@ -50,7 +50,7 @@ class ImplausibleState:
 def access_bounds(state: FlinkState, values: pa.Array) -> Iterator[tuple[int, int]]:
     """Yield the earliest and the latest last access in decoded values of a state with a TTL.
 
-    Without values there is none.
+    Yields nothing if there are no values.
     """
     elements = values.flatten() if isinstance(state, ListState) else values
     bounds = pc.min_max(pc.struct_field(elements, "last_access")).as_py()
