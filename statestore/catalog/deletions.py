@@ -50,10 +50,14 @@ class Deletion:
 
     @property
     def numbers(self) -> str:
-        """The checkpoints as text: ``none``, ``7``, or ``5 of 1 to 9``."""
+        """The checkpoints as text: ``none``, ``7``, ``1 to 9``, or ``5 of 1 to 9``."""
+        if self.first is None or self.last is None:
+            return "none"
         if self.first == self.last:
-            return "none" if self.first is None else str(self.first)
-        return f"{self.checkpoints} of {self.first} to {self.last}"
+            return str(self.first)
+        span = f"{self.first} to {self.last}"
+        is_whole = self.checkpoints == self.last - self.first + 1
+        return span if is_whole else f"{self.checkpoints} of {span}"
 
 
 @contextmanager

@@ -202,3 +202,24 @@ def test_a_manifest_names_the_checkpoint_that_it_follows(folder: Path) -> None:
     assert manifest.follows is None
     assert manifest.origin is not None
     assert manifest.origin["checkpoint"] == 4
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "first", "last", "text"),
+    [(0, None, None, "none"), (1, 7, 7, "7"), (3, 1, 3, "1 to 3"), (3, 1, 9, "3 of 1 to 9")],
+)
+def test_checkpoints_are_a_span(
+    checkpoints: int, first: int | None, last: int | None, text: str
+) -> None:
+    deletion = Deletion(
+        deleted_at_ms=0,
+        command="gc",
+        actor="ann",
+        why="unused",
+        checkpoints=checkpoints,
+        first=first,
+        last=last,
+        files=0,
+        size_bytes=0,
+    )
+    assert deletion.numbers == text

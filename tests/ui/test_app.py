@@ -368,3 +368,24 @@ def test_pages_show_a_checkpoint_that_only_a_savepoint_keeps(
     answer = connection.getresponse()
     assert (answer.status, ">4101</td>" in answer.read().decode()) == (200, True)
     connection.close()
+
+
+def test_pages_show_who_made_a_checkpoint_and_what_was_deleted(
+    pages: Pages, own_store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An actor is text, whatever it contains."""
+    monkeypatch.setenv("STATESTORE_ACTOR", "<b>ann</b>")
+    before = own_store.checkpoints()
+    address = pages(own_store)
+    assert "Last deletions" not in get(address)[1]
+    with own_store.snapshot(parallelism=1, batch=("totals", 7)) as checkpoint:
+        checkpoint.carry_rest()
+    facts = get(address, f"/checkpoint/{checkpoint.id}")[1]
+    assert f"job totals, after checkpoint {before[-1]}" in facts
+    assert "&lt;b&gt;ann&lt;/b&gt;, " in facts
+    own_store.maintenance.expire(retain=1)
+    home = get(address)[1]
+    assert "Last deletions" in home
+    assert "<td>&lt;b&gt;ann&lt;/b&gt;</td>" in home
+    assert "<td>retain 1</td>" in home
+    assert "<b>ann" not in home + facts

@@ -390,6 +390,6 @@ def test_commands_show_who_made_a_checkpoint_and_what_was_deleted(
     assert run("expire", "--retain", "1", "--store", mine).exit_code == 0
     header, line = run("list", "--log", "--store", mine).stdout.splitlines()
     assert header.split() == ["when", "command", "by", "checkpoints", "files", "why"]
-    assert "expire   ann  2 of 1 to 2" in line
+    assert "expire   ann  1 to 2 " in line
     log = json.loads(run("list", "--log", "--store", mine, "--output", "json").stdout)
     assert [deletion["why"] for deletion in log["deletions"]] == ["retain 1"]
