@@ -183,9 +183,9 @@ protocol: $(READY) ## the protocol as a model, in every order of its requests
 bench: $(READY) $(DELTA) $(FLINK) ## run the benchmarks; ARGS="--help" lists their options
 	@$(WITH_JAVA) $(PY) -m bench.run $(ARGS)
 
-docs: $(READY) ## write docs/RESCALING.md, docs/JSON.md and the tests in docs/INVARIANTS.md anew
+docs: $(READY) ## write docs/RESCALING.md, docs/statestore.schema.json and the tests of each module anew
 	@$(PY) -m tests.rescaling.page > $(VENV)/page && mv $(VENV)/page docs/RESCALING.md
-	@$(PY) -m docs.json_page
+	@$(PY) -m docs.json_schema
 	@$(PY) -m tests.support.module_tests
 
 site: $(SITE) ## build the documentation into build/site; a broken link stops it

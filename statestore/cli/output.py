@@ -1,8 +1,8 @@
 """Write results to stdout as JSON or text, and everything else to stderr, in whole lines.
 
 The JSON documents have the members of dataclasses. They are a stable contract: members are only
-ever added. ``docs/JSON.md`` is generated from the classes, so a class docstring explains what its
-members' names and types do not say.
+ever added. ``docs/statestore.schema.json`` is generated from the classes, so a class docstring
+explains what its members' names and types do not say.
 
 On a terminal, text is colored, and drawings use its width. Elsewhere text has no colors, drawings
 are 100 columns wide, tables are as wide as necessary, and no text is cut off. Only a terminal needs

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from click import Context
 from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
 
+from docs.json_schema import documents, reference, schema
 from statestore import StateStore
 from statestore.cli.main import cli
 from statestore.jobgraph.graph import JobGraph
@@ -105,13 +111,43 @@ def damaged(filled: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command in an empty folder, without settings or rates from outside."""
+    """Run the command in an empty folder, without settings or rates from outside.
+
+    What it prints as JSON must satisfy the schema of the command.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path}-cache")
     for variable in (CONFIG_VARIABLE, *ENVIRONMENT.values()):
         monkeypatch.delenv(variable, raising=False)
 
     def invoke(*arguments: object, env: dict[str, str] | None = None) -> Result:
-        return CliRunner().invoke(cli, [str(argument) for argument in arguments], env=env)
+        words = [str(argument) for argument in arguments]
+        done = CliRunner().invoke(cli, words, env=env)
+        if "json" in words and done.stdout.startswith("{"):
+            validate(words, done.stdout)
+        return done
 
     return invoke
+
+
+def validate(words: Sequence[str], text: str) -> None:
+    """Check that a command printed documents of its own, by the words of its command line."""
+    context = Context(cli)
+    start = next(place for place, word in enumerate(words) if cli.get_command(context, word))
+    named = [" ".join(words[start : start + length]) for length in (1, 2)]
+    validator = next(validators()[name] for name in named if name in validators())
+    decoder, text = json.JSONDecoder(), text.strip()
+    while text:
+        document, end = decoder.raw_decode(text)
+        validator.validate(document)
+        text = text[end:].strip()
+
+
+@cache
+def validators() -> dict[str, Any]:
+    """Return the validator of each command's documents."""
+    definitions = schema()["$defs"]
+    return {
+        name: Draft202012Validator({**reference(name), "$defs": definitions})
+        for name, _ in documents(cli, "")
+    }

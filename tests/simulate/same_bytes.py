@@ -46,12 +46,12 @@ def written_stores() -> Iterator[tuple[str, bytes]]:
 
 def generated_pages() -> Iterator[tuple[str, bytes]]:
     """Yield the names and contents of the generated pages."""
-    from docs import hooks, json_page  # their packages are not in every environment
+    from docs import hooks, json_schema  # their packages are not in every environment
     from tests.rescaling import page
 
     for name, text in hooks.pages():
         yield name, text.encode()
-    yield "JSON.md", json_page.page().encode()
+    yield "statestore.schema.json", json_schema.schema_text().encode()
     yield "RESCALING.md", page.page().encode()
 
 

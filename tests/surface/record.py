@@ -26,7 +26,7 @@ from msgspec import Meta
 from msgspec.structs import fields
 
 from docs.hooks import PYTHON
-from docs.json_page import documents, section
+from docs.json_schema import documents, inner_classes, object_schema
 from statestore import errors
 from statestore.catalog import fence, holds
 from statestore.catalog.catalog import STORE_FORMAT, STORE_FORMAT_VERSION
@@ -37,6 +37,9 @@ from statestore.settings import ENVIRONMENT, Settings
 __all__ = ["Surface", "surface"]
 
 Surface = Mapping[str, Mapping[str, str]]
+SHARED = {"LeftOutState": "left-out state", "CheckpointMetrics": "metrics"}
+WORDS = {"string": "text", "boolean": "true or false"}
+WORDS |= {name: name for name in ("integer", "number", "null", "any")}
 FORMATS = {
     STORE_FORMAT: STORE_FORMAT_VERSION,
     manifest_json.FORMAT: manifest_json.FORMAT_VERSION,
@@ -170,23 +173,45 @@ def option(parameter: click.Parameter) -> str:
 def json_documents() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the JSON of each command, with the type of each member by its path."""
     for name, results in documents(cli, ""):
-        blocks = section(name, results).split("```text\n")[1:]
+        schemas = {
+            each.__name__: object_schema(each)
+            for result in results
+            for each in (result, *inner_classes(result))
+        }
         parts: dict[str, str] = {}
-        for block in blocks:
-            parts |= member_types(block.partition("\n```")[0])
+        for result in results:
+            parts |= member_types(schemas[result.__name__], schemas, "")
         yield f"JSON of statestore {name}", parts
 
 
-def member_types(text: str) -> dict[str, str]:
-    """Return the type of each member of a document as docs/JSON.md shows it."""
-    path: list[str] = []
-    types = {}
-    for line in text.splitlines():
-        depth = (len(line) - len(line.lstrip())) // 2
-        name, _, words = line.strip().partition(" ")
-        path[depth:] = [name]
-        types[".".join(path)] = words.strip()
+def member_types(
+    described: Mapping[str, Any], schemas: Mapping[str, Any], prefix: str
+) -> dict[str, str]:
+    """Return the type of each member of an object, and of the objects in it, by its path."""
+    types: dict[str, str] = {}
+    for name, member in described["properties"].items():
+        words, inner = type_words(member)
+        types[prefix + name] = words
+        if inner is not None:
+            types |= member_types(schemas[inner], schemas, f"{prefix}{name}.")
     return types
+
+
+def type_words(described: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return a type in words, and the class whose members it has."""
+    if "$ref" in described:
+        inner = described["$ref"].rpartition("/")[2]
+        return (SHARED[inner], None) if inner in SHARED else ("object", inner)
+    if "anyOf" in described:
+        words, inner = zip(*map(type_words, described["anyOf"]), strict=True)
+        return " or ".join(words), inner[0]
+    if described.get("type") == "array":
+        words, inner = type_words(described["items"])
+        return f"list of {words}", inner
+    if "additionalProperties" in described:
+        words, inner = type_words(described["additionalProperties"])
+        return f"object of {words}", inner
+    return WORDS[described.get("type", "any")], None
 
 
 def settings() -> Iterator[tuple[str, dict[str, str]]]:

@@ -251,7 +251,7 @@ class ShownState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownOperator:
+class CheckpointOperator:
     """An operator. ``max_parallelism`` is None if it has no keyed state."""
 
     operator: str
@@ -283,7 +283,7 @@ class ShownCheckpoint:
     size_bytes: int
     files: int
     batches: Mapping[str, BatchRecord]
-    operators: tuple[ShownOperator, ...]
+    operators: tuple[CheckpointOperator, ...]
     left_out: tuple[LeftOutState, ...]
     metrics: CheckpointMetrics | None
 
@@ -307,7 +307,7 @@ class ShownCheckpoint:
             files=manifest.files,
             batches=dict(sorted((manifest.batches or {}).items())),
             operators=tuple(
-                ShownOperator(
+                CheckpointOperator(
                     operator=uid,
                     operator_id=manifest.operators.id_of(uid),
                     max_parallelism=_max_parallelism(manifest, uid),

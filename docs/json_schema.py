@@ -1,12 +1,16 @@
-"""Write docs/JSON.md from the types of the commands' results: ``python -m docs.json_page``.
+"""Write docs/statestore.schema.json from the types of the commands' results.
 
-The text above the heading "Documents" is written by hand and kept.
+    python -m docs.json_schema
+
+Each command has a definition under its name, such as ``list`` or ``flink import``, and each class
+of a result one under the class's name, with its docstring as the description.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -14,7 +18,6 @@ from enum import Enum
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from textwrap import indent
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -22,31 +25,43 @@ import click
 
 from statestore.cli.main import cli
 from statestore.cli.output import Output, members
-from statestore.format.left_out import LeftOutState
-from statestore.format.metrics import CheckpointMetrics
 from statestore.maintenance.derive import DerivedReport
 
-PAGE = Path(__file__).with_name("JSON.md")
-HEADING = "## Documents\n"
-INTRODUCTION = """
-Each command's documents follow, with the type of each member. "any" is a value of a column, or of a
-setting. A member that can be null may be absent.
-"""
-SHARED: dict[type[Any], str] = {
-    LeftOutState: "left-out state",
-    CheckpointMetrics: "metrics",
-}
-WORDS = {str: "text", int: "integer", float: "number", bool: "true or false", Any: "any"}
-WIDTH = 24
+FILE = Path(__file__).with_name("statestore.schema.json")
+SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean"}
 OF_PYTHON = {"None": "null", "True": "true", "False": "false", "``": "`"}
 
+Schema = dict[str, Any]
 
-def page() -> str:
-    """Return the text of docs/JSON.md."""
-    head, _, _ = PAGE.read_text(encoding="utf-8").partition(HEADING)
-    shared = (section(f"Shared: {name}", [result]) for result, name in SHARED.items())
-    commands = (section(f"`{name}`", results) for name, results in documents(cli, ""))
-    return head + HEADING + INTRODUCTION + "".join([*shared, *commands])
+
+def schema_text() -> str:
+    """Return the text of docs/statestore.schema.json."""
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def schema() -> Schema:
+    """Return the JSON Schema of all documents that ``--output json`` prints."""
+    commands = dict(documents(cli, ""))
+    classes = {result for results in commands.values() for result in results}
+    for result in [*classes]:
+        classes |= inner_classes(result)
+    definitions = {result.__name__: object_schema(result) for result in classes}
+    assert len(definitions) == len(classes), "two classes have one name"
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What statestore prints with --output json",
+        "anyOf": [reference(name) for name in sorted(commands)],
+        "$defs": {
+            name: {"anyOf": [reference(result.__name__) for result in commands[name]]}
+            for name in sorted(commands)
+        }
+        | dict(sorted(definitions.items())),
+    }
+
+
+def reference(name: str) -> Schema:
+    """Return the schema that refers to a definition; a fragment of a URI has no spaces."""
+    return {"$ref": f"#/$defs/{name.replace(' ', '%20')}"}
 
 
 def documents(group: click.Group, prefix: str) -> Iterator[tuple[str, list[type[Any]]]]:
@@ -70,38 +85,35 @@ def _results_of(callback: Callable[..., Any] | None) -> Iterator[type[Any]]:
             yield result
 
 
-def section(title: str, results: list[type[Any]]) -> str:
-    """Return the section of a command: its results with notes and members."""
-    parts = [f"\n### {title}\n"]
-    for result in results:
-        parts.append(f"\n{_doc(result)}\n")
-        paths: dict[type[Any], list[str]] = {}
-        for path, inner in _inner(result, ""):
-            paths.setdefault(inner, []).append(f"`{path}`")
-        parts += ["\n"] * bool(paths)
-        for inner, names in paths.items():
-            text = indent(_doc(inner), "  ").lstrip()
-            parts.append(f"* {', '.join(names)}: {text}\n")
-        parts.append("\n```text\n" + "\n".join(_members(result, "")) + "\n```\n")
-    return "".join(parts)
+def object_schema(result: type[Any]) -> Schema:
+    """Return the schema of a class: its docstring, and its members with their types.
+
+    Members are only ever added, so a document can have others. One that can be null can be absent.
+    """
+    types = dict(_types(result))
+    return {
+        "description": _doc(result),
+        "type": "object",
+        "properties": {name: type_schema(hint) for name, hint in types.items()},
+        "required": [name for name, hint in types.items() if NoneType not in get_args(hint)],
+    }
 
 
-def _members(result: type[Any], margin: str) -> Iterator[str]:
-    for name, hint in _types(result):
-        inner, words = _words(hint)
-        null = " or null" if NoneType in get_args(hint) else ""
-        yield f"{margin + name:<{WIDTH}} {words}{null}"
-        if inner is not None:
-            yield from _members(inner, f"{margin}  ")
+def inner_classes(result: type[Any]) -> set[type[Any]]:
+    """Return the classes of the members of a class, and of their members."""
+    found: set[type[Any]] = set()
+    for _, hint in _types(result):
+        for inner in _classes_in(hint):
+            found |= {inner} | inner_classes(inner)
+    return found
 
 
-def _inner(result: type[Any], path: str) -> Iterator[tuple[str, type[Any]]]:
-    for name, hint in _types(result):
-        inner, _ = _words(hint)
-        if inner is not None:
-            below = f"{path}.{name}".lstrip(".")
-            yield below, inner
-            yield from _inner(inner, below)
+def _classes_in(hint: Any) -> Iterator[type[Any]]:
+    if is_dataclass(hint):
+        assert isinstance(hint, type)
+        yield hint
+    for part in get_args(hint):
+        yield from _classes_in(part)
 
 
 def _types(result: Any) -> Iterator[tuple[str, Any]]:
@@ -139,29 +151,26 @@ def _imported_for_types(module: Any) -> dict[str, Any]:
     return imported
 
 
-def _words(hint: Any) -> tuple[Any, str]:
-    """Return the result in a type, whose members are shown, and the type in words."""
+def type_schema(hint: Any) -> Schema:
+    """Return the schema of a member's type; {} is a value of a column, or of a setting."""
     origin = get_origin(hint)
-    choices = [choice for choice in get_args(hint) if choice not in (NoneType, ...)]
-    if origin is Literal:
-        return None, "text"
+    choices = [choice for choice in get_args(hint) if choice is not ...]
+    if origin is Literal or (isinstance(hint, type) and issubclass(hint, Enum | Path)):
+        return {"type": "string"}
     if isinstance(origin, type) and issubclass(origin, Sequence):
-        inner, words = _words(choices[0])
-        return inner, f"list of {words}"
+        return {"type": "array", "items": type_schema(choices[0])}
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        inner, words = _words(choices[1])
-        return inner, f"object of {words}"
+        return {"type": "object", "additionalProperties": type_schema(choices[1])}
     if choices:
-        inner, words = _words(choices[0])
-        return inner, " or ".join([words, *(_words(choice)[1] for choice in choices[1:])])
-    if hint in SHARED:
-        return None, SHARED[hint]
-    if hint in WORDS:
-        return None, WORDS[hint]
-    if isinstance(hint, type) and issubclass(hint, Enum | Path):
-        return None, "text"
+        return {"anyOf": [type_schema(choice) for choice in choices]}
+    if hint is NoneType:
+        return {"type": "null"}
+    if hint is Any:
+        return {}
+    if hint in SIMPLE:
+        return {"type": SIMPLE[hint]}
     assert is_dataclass(hint), hint
-    return hint, "object"
+    return reference(hint.__name__)
 
 
 def _doc(result: type[Any]) -> str:
@@ -175,4 +184,4 @@ def _doc(result: type[Any]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    FILE.write_text(schema_text(), encoding="utf-8")
