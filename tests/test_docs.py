@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 DOCS = ROOT / "docs"
 COMPUTED = DOCS / "RESCALING.md"  # tests/test_rescaling.py runs its commands
-FRAUD = DOCS / "how/spark.md"  # creates ./fraud, which other pages use
 WRITTEN = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), ROOT / "bench/README.md"]
 RUN = ("python", "console")
 # A block with printed output or with a file's content; a block in no language is a drawing.
@@ -64,18 +63,8 @@ RUNNING = [
 ]
 
 
-@pytest.fixture(scope="module")
-def fraud(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of :data:`FRAUD`, as that page leaves it."""
-    assert spark is not None
-    folder = tmp_path_factory.mktemp("fraud")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        run_block(blocks(FRAUD)[0], FRAUD)
-    return folder / "fraud"
-
-
 @pytest.mark.long_cases(
+    "docs/how/my-query.md",
     "docs/how/spark-queries.md",
     "docs/how/processor.md",
     "docs/how/flink.md",
@@ -88,13 +77,11 @@ def fraud(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
 )
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_shows_runs(
-    page: Path, fraud: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its Python as it stands, and every command, in their order, in one folder."""
     monkeypatch.chdir(tmp_path)
     text = page.read_text()
-    if "./fraud" in text and page != FRAUD:
-        shutil.copytree(fraud, tmp_path / "fraud")
     if "flink show ./savepoint" in text or "repack ./savepoint" in text:
         unpacked = Golden("2.3_heap_canonical").unpack(tmp_path / "golden")
         shutil.copytree(unpacked, tmp_path / "savepoint")
@@ -114,17 +101,8 @@ def test_what_a_page_shows_runs(
             run_block(block, page, ports)
 
 
-def test_the_first_program_prints_what_the_readme_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    readme = ROOT / "README.md"
-    run_block(next(block for block in blocks(readme) if block.language == "python"), readme)
-    assert f"It prints `{capsys.readouterr().out.strip()}`." in readme.read_text()
-
-
 def produce(bootstrap: str) -> None:
-    """As many records as the offsets in ./fraud say were read, and more."""
+    """As many records as the offsets of the pages say were read, and more."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics([NewTopic("orders", 2, 1)]).values():
         made.result()
@@ -165,6 +143,22 @@ def run_command(line: str) -> None:
             assert (ROOT / settings).exists()
         case other:
             pytest.fail(f"a command that no test runs: {other}")
+
+
+def test_the_first_example_prints_what_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """README.md and docs/index.md have the same example, which needs no extra (tests/wheel)."""
+    monkeypatch.chdir(tmp_path)
+    start = blocks(DOCS / "index.md")
+    example = next(place for place, block in enumerate(start) if block.language == "python")
+    code, printed, shown, drawing, *_ = start[example:]
+    assert [code, printed] == [*blocks(ROOT / "README.md")[1:3]]
+    run_block(code, DOCS / "index.md")
+    assert capsys.readouterr().out == printed.text
+    plan = CliRunner().invoke(cli, shlex.split(commands(shown)[1])[1:]).stdout
+    assert drawing.text in plan
+    assert "rewrites nothing" in plan
 
 
 def test_each_block_is_run_or_shown() -> None:
@@ -221,8 +215,8 @@ def test_the_demo_prints_what_is_shown(
     mask: Callable[[str], list[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The demo equals an uninterrupted run, and prints the lines of its page. Over all flights it
-    also prints the page's numbers.
+    """The demo equals an uninterrupted run, and prints the lines of its page, which has a "…" for
+    what it leaves out. Over all flights it also prints the page's numbers.
     """
     assert spark is not None
     directory = tmp_path / "statestore-demo"
@@ -238,7 +232,10 @@ def test_the_demo_prints_what_is_shown(
     assert done == total
     assert StateStore.open(str(directory / "store")).checkpoints() == (1, 2, 3)
     (shown,) = (block.text for block in blocks(DOCS / "index.md") if "flights" in block.text)
-    assert mask(printed) == mask(shown)
+    whole = "\n".join(mask(printed))
+    parts = ["\n".join(mask(part)) for part in shown.split("…")]
+    assert len(parts) == 2
+    assert all(part in whole for part in parts)
 
 
 def test_links_lead_somewhere() -> None:
