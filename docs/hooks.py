@@ -1,7 +1,7 @@
 """Pages that are made when the site is built, from the code that they describe.
 
 Commands, errors, settings and docstrings describe themselves; nothing is written twice. The page
-about benchmarks is bench/README.md, and the changelog is CHANGELOG.md.
+about benchmarks is bench/README.md, and CHANGELOG.md and CONTRIBUTING.md are pages.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ SEVERAL = re.compile(r"<code>\(((?:<[^>]+>|\w+Error|,? or |, )+)\)</code>")
 # The search ranks a guide above any page that only lists what exists.
 MAIN, GUIDE, OTHER, REFERENCE = 1000.0, 100.0, 1.0, 0.01
 # The guides to the tasks that every user has.
-TASKS = {"spark", "incremental", "restore", "read", "look", "keep", "repair", "kafka"}
-START = {"index.md", "install.md", "stored.md", "limits.md", "REPACK.md"}
+TASKS = {"spark", "incremental", "restore", "read", "look", "keep", "repair", "kafka", "my-query"}
+START = {"index.md", "install.md", "stored.md", "limits.md", "REPACK.md", "troubleshooting.md"}
 LISTS = {"JSON.md", "FORMAT.md", "INVARIANTS.md", "changelog.md"}
 
 
@@ -106,6 +106,9 @@ def single_pages() -> Iterator[tuple[str, str]]:
     yield "benchmarks.md", (ROOT / "bench/README.md").read_text(encoding="utf-8")
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     yield "changelog.md", changes.replace("](docs/", "](")
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    contributing = re.sub(r"\[([\w/]+\.md)\]\(\1\)", r"`\1`", contributing)
+    yield "contributing.md", contributing.replace("](docs/", "](")
     yield "reference/errors.md", "\n\n".join(error_classes())
     yield "reference/settings.md", "\n\n".join(settings())
 
