@@ -1,4 +1,4 @@
-"""docs/INVARIANTS.md lists the tests of each module, from a recording of coverage."""
+"""tests/MODULES.md lists the tests of each module, from a recording of coverage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the tests of each module into docs/INVARIANTS.md: ``python -m tests.support.module_tests``.
+"""Write the tests of each module into tests/MODULES.md: ``python -m tests.support.module_tests``.
 
 A recording of coverage, with a context for each test, says which test files run which lines. Import
 and fixtures do not count. A line counts less the more files run it: a file that runs a whole module
@@ -30,9 +30,9 @@ from tests.syntax import ROOT, modules
 
 __all__ = ["PAGE", "RECORDING", "listed_tests", "modules_with_functions", "page", "recorded_lines"]
 
-PAGE = ROOT / "docs" / "INVARIANTS.md"
+PAGE = ROOT / "tests" / "MODULES.md"
 RECORDING = ROOT / "build" / "nightly" / "coverage"
-HEADING = "## Tests of each module\n"
+HEADING = "# Tests of each module\n"
 INTRODUCTION = """
 These test files run most of a module, by a recording of coverage. A line counts less the more files
 run it. A name without a folder is in the folder of `tests/` that mirrors the package. A dash means
