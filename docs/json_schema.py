@@ -169,6 +169,7 @@ def type_schema(hint: Any) -> Schema:
         return {}
     if hint in SIMPLE:
         return {"type": SIMPLE[hint]}
+    assert isinstance(hint, type), hint
     assert is_dataclass(hint), hint
     return reference(hint.__name__)
 

@@ -19,6 +19,7 @@ SEVERAL = {
     "--state": {"OPERATOR/STATE", "OPERATOR[/STATE]"},  # only one state, or an operator's states
     "--allow": {"lost=NAME", "[OLD=]URL"},  # a verdict, or a place
     "--to": {"DIR", "FILE"},  # the command's result, outside of a store
+    "--until": {"SIZE|SPAN", "SOURCE=OFFSET"},  # a forecast's goal; the end of a rehearsal
     "--where": {"COLUMN=VALUE", "SQL"},  # rows to change, by equality; rows to find
 }
 """Options whose values have several forms; all others have one in all commands."""

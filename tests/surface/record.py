@@ -203,8 +203,8 @@ def type_words(described: Mapping[str, Any]) -> tuple[str, str | None]:
         inner = described["$ref"].rpartition("/")[2]
         return (SHARED[inner], None) if inner in SHARED else ("object", inner)
     if "anyOf" in described:
-        words, inner = zip(*map(type_words, described["anyOf"]), strict=True)
-        return " or ".join(words), inner[0]
+        choices = [type_words(choice) for choice in described["anyOf"]]
+        return " or ".join(words for words, _ in choices), choices[0][1]
     if described.get("type") == "array":
         words, inner = type_words(described["items"])
         return f"list of {words}", inner
