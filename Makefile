@@ -237,7 +237,7 @@ build/spark-%/.ready: $(READY)
 $(CONNECT_CLIENT): $(READY)
 	@echo "for the nightly: an environment with pyspark-client (450 MB)"
 	@rm -rf $(@D) && $(PY) -m venv $(@D)
-	@$(INSTALL) $(@D)/bin/python --constraints requirements.lock --editable . pandas \
+	@$(INSTALL) $(@D)/bin/python -c requirements.lock --editable . pandas \
 		"pyspark-client==$$(sed -n 's/^pyspark==//p' requirements.lock)" || $(PIP_FAILED)
 	@touch $@
 

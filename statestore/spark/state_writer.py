@@ -414,7 +414,8 @@ def _sort_by_key_group(df: DataFrame, state: KeyedState, owners: Assignment | No
         grouped = typed.withColumn(name, F.coalesce(group, F.lit(0)))
     else:
         schema = StructType([*typed.schema, StructField(name, IntegerType())])
-        grouped = map_in_arrow(typed, partial(_append_key_groups, state=state), schema)
+        task = partial(_append_key_groups, state=state, name=name)
+        grouped = map_in_arrow(typed, task, schema)
     if owners is not None:
         # As one text that Spark splits once: an array with a literal per element takes seconds.
         numbers = ",".join(str(owners.subtask_of(group)) for group in range(state.max_parallelism))
@@ -424,9 +425,9 @@ def _sort_by_key_group(df: DataFrame, state: KeyedState, owners: Assignment | No
 
 
 def _append_key_groups(
-    batches: Iterable[pa.RecordBatch], state: KeyedState
+    batches: Iterable[pa.RecordBatch], state: KeyedState, name: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows with their key group as the last column.
+    """Yield the rows with their key group as the last column, with this name.
 
     A row whose key is null or cannot be hashed gets key group 0. The task that would write it
     raises the error.
@@ -434,7 +435,7 @@ def _append_key_groups(
     warm_up_worker()
     for batch in batches:
         groups = pa.array(_hashable_key_groups(batch, state), pa.int32())
-        yield pa.RecordBatch.from_arrays([*batch.columns, groups], [*batch.schema.names, KEY_GROUP])
+        yield pa.RecordBatch.from_arrays([*batch.columns, groups], [*batch.schema.names, name])
 
 
 def _hashable_key_groups(rows: pa.RecordBatch, state: KeyedState) -> npt.NDArray[np.int32]:

@@ -90,11 +90,12 @@ def reads(spark: SparkSession, folder: Path) -> None:
     keys = restored.to_arrow(1).select(restored.entry.state.key).slice(0, 3)
     found = restored.lookup_in_spark(keys, cache_bytes=2**20)
     assert found.count() == keys.num_rows
-    # written back with their key groups, by tasks that stay where they are
-    with store.snapshot(parallelism=5) as checkpoint:
-        entry = checkpoint.write_keyed("u", "java", frame, co_located=True)
-        checkpoint.carry_rest()
-    assert entry.rows == frame.count()
+    # written back with their key groups, by tasks that stay where they are, and after a shuffle
+    for parallelism in (5, 2):
+        with store.snapshot(parallelism=parallelism) as checkpoint:
+            entry = checkpoint.write_keyed("u", "java", frame, co_located=parallelism == 5)
+            checkpoint.carry_rest()
+        assert entry.rows == frame.count()
 
 
 def refused(error: type[Exception], call: Callable[[], object], *texts: str) -> Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from statestore.errors import (
     NullKeyError,
     StateStoreError,
 )
+from statestore.keys.arrow import key_groups
 from statestore.spark import state_writer as write
 from statestore.spark.hashing import key_group_column
+from tests.engines.test_row_check import keyed_state, table
 
 
 def files(folder: Path) -> list[Path]:
@@ -92,6 +95,20 @@ def test_if_spark_and_arrow_hash_differently_nothing_is_stored(
     with pytest.raises(StateStoreError, match="Spark and Arrow compute different hashes"):
         snapshot(store, rows)
     assert files(tmp_path) == []
+
+
+def test_where_arrow_hashes_a_key_without_a_hash_goes_to_the_first_subtask() -> None:
+    """The rows next to it, and next to a null key, keep their own key groups."""
+    state = replace(keyed_state(), key_types=("Character",), max_parallelism=1000)
+    keys = ["a", None, "long", "b", "c", "", "d", None]
+    [rows] = table([(key, 0) for key in keys]).to_batches()
+    [batch] = write._append_key_groups([rows], state, "group")
+    good = pa.array(["a", "b", "c", "d"])
+    groups = key_groups([good], max_parallelism=1000, key_types=["Character"]).tolist()
+    assert 0 not in groups
+    assert batch.column("group").to_pylist() == [
+        *(groups[0], 0, 0, groups[1], groups[2], 0, groups[3], 0)
+    ]
 
 
 @pytest.fixture
