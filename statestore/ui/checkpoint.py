@@ -43,7 +43,7 @@ from statestore.ui.charts import (
     draw_lines,
     draw_skyline,
 )
-from statestore.ui.pages import PageView
+from statestore.ui.pages import PageView, fit
 
 SHOWN: Final = 50
 """The number of checkpoints on a page; only their manifests are read."""
@@ -303,8 +303,9 @@ def state(store: StateStore, shown: Checkpoint, uid: str, name: str) -> PageView
     manifest = shown.manifest
     entry = manifest.find(uid, name)
     entries: tuple[Entry, ...] = entry.parts
+    most = max(_FILES // len(entries), 1)
     parts = [
-        ("base" if index == 0 else f"layer {index}", part, part.handles[:_FILES])
+        ("base" if index == 0 else f"layer {index}", part, part.handles[:most])
         for index, part in enumerate(entries)
     ]
     facts = {
@@ -346,11 +347,12 @@ def first_rows(
     else:
         reader = restored.operator_state(uid, name).to_batches()
     found = [*islice(_rows_of(reader), wanted + 1)]
+    shown_rows = fit(found[:wanted])
     facts = {
         "names": reader.schema.names,
         "times": time_columns(entry.state),
-        "rows": found[:wanted],
-        "is_cut": len(found) > wanted,
+        "rows": shown_rows,
+        "is_cut": len(found) > len(shown_rows),
         "wanted": wanted,
         "most": _MOST_ROWS,
         "uid": uid,

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
+from itertools import accumulate
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -23,7 +24,7 @@ from statestore.extras import needs_extra
 
 with needs_extra("ui", "the pages of a store"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
 SCRIPTS: Final = ("ui.js",)
 """The scripts of a page."""
@@ -31,6 +32,9 @@ SCRIPTS: Final = ("ui.js",)
 STYLES: Final = ("vendor/pico.min.css", "charts.css", "ui.css")
 """The style sheets of a page; later ones override earlier ones."""
 
+
+_CELL_BYTES: Final = 40  # of the HTML of a cell, without its value
+_ROWS_BYTES: Final = 150_000  # with its script and style sheets, a page has at most 300 kB
 
 _FIELDS: Final = {
     "last": "newest checkpoints",
@@ -64,6 +68,14 @@ class PageView:
     tab: str = ""
     checkpoint: int | None = None
     error: StateStoreError | None = None
+
+
+def fit(rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """Return as many of the first rows of a table as fit on a page, and at least one."""
+    bytes_of_rows = accumulate(
+        sum(_CELL_BYTES + len(escape(value_text(value)).encode()) for value in row) for row in rows
+    )
+    return rows[: max(1, sum(total <= _ROWS_BYTES for total in bytes_of_rows))]
 
 
 def render(view: PageView, store: str, *, layout: str = "page.html") -> str:

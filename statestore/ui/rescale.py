@@ -38,7 +38,8 @@ RATE: Final = 100
 REQUEST_MS: Final = 20
 """The guessed time in ms until the first byte of a request arrives, as from object storage."""
 
-_SUBTASKS: Final = 64
+_SUBTASKS: Final = 64  # of an operator
+_ALL_SUBTASKS: Final = 400
 _DRAWN: Final = 256
 _RUNS: Final = 6
 
@@ -124,6 +125,7 @@ def _plan_facts(
 ) -> dict[str, Any]:
     manifest = checkpoint.manifest
     plan = store.plan(checkpoint=checkpoint, parallelism=wanted, balance=balance)
+    most = max(min(_SUBTASKS, _ALL_SUBTASKS // len(plan.operators)), 1) if plan.operators else 0
     compared = store.inspect.compare(
         [wanted], checkpoint=checkpoint, balance=balance, rate=speed.speed
     )
@@ -136,7 +138,7 @@ def _plan_facts(
             (one.uids, one.key_groups, draw_flow(one, "Key groups") if one.can_be_drawn else None)
             for one in flows_of(manifest, plan, _DRAWN)
         ],
-        "operators": [(operator, operator.subtasks[:_SUBTASKS]) for operator in plan.operators],
+        "operators": [(operator, operator.subtasks[:most]) for operator in plan.operators],
         "uneven": store.inspect.balance(plan),
         "dealt": list(_dealt_elements(manifest, wanted)),
     }

@@ -27,7 +27,7 @@ from statestore.restore.row_files import write_result
 from statestore.rows.python_values import display_values
 from statestore.store import StateStore
 from statestore.ui.checkpoint import time_columns
-from statestore.ui.pages import PageView
+from statestore.ui.pages import PageView, fit
 
 ROWS: Final = 1000
 """The maximum number of rows of an SQL answer."""
@@ -78,7 +78,7 @@ class SqlAnswer:
     """The first rows of an answer; ``is_cut`` is true if there are more."""
 
     columns: tuple[tuple[str, str], ...]
-    rows: tuple[tuple[Any, ...], ...]
+    rows: Sequence[Sequence[Any]]
     is_cut: bool
 
 
@@ -134,7 +134,8 @@ def sql_answer(
     with _query(store, checkpoint, text, limits, cancelled) as answer:
         rows = tuple(_first_rows(answer))
         columns = tuple((field.name, str(field.type)) for field in answer.schema)
-    return SqlAnswer(columns, rows[:ROWS], is_cut=len(rows) > ROWS)
+    shown = fit(rows[:ROWS])
+    return SqlAnswer(columns, shown, is_cut=len(rows) > len(shown))
 
 
 def sql_profile(
@@ -278,7 +279,7 @@ def _first_rows(answer: Any) -> Iterator[tuple[Any, ...]]:
             return
 
 
-_KEY_ROWS: Final = 100
+_KEY_ROWS: Final = 50
 _GROUPS: Final = 100
 _LISTED: Final = 1000
 

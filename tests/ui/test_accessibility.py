@@ -14,6 +14,7 @@ from statestore import StateStore
 from statestore.ui.report import MOST_BYTES, write_report
 from tests.ui.conftest import Pages, until
 from tests.ui.test_browser import VIEWS
+from tests.ui.test_sql import ask
 from tests.ui.vendor import digest, fetch
 
 pytestmark = pytest.mark.slow
@@ -86,3 +87,15 @@ def test_a_page_has_at_most_300_kb(pages: Pages, store: StateStore, view: str) -
         with urlopen(address + path) as answer:
             total += len(answer.read())
     assert total <= MOST_BYTES
+
+
+@pytest.mark.long
+def test_an_answer_of_long_rows_has_at_most_300_kb(pages: Pages, store: StateStore) -> None:
+    """The page says that there are more rows, and its CSV has all of them."""
+    sql = "SELECT repeat('a \"text\" ', 20) AS t FROM range(1000)"
+    status, body, _ = ask(pages(store), sql)
+    assert status == 200
+    assert len(body) < 185_000
+    assert "; there are more." in body
+    status, body, _ = ask(pages(store), "SELECT repeat('a', 1000000) AS t FROM range(2)")
+    assert body.count("<tr>") == 2

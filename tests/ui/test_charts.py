@@ -128,7 +128,7 @@ def test_the_axis_has_checkpoints_with_times_or_is_proportional_to_time(
     assert shown[::2] == ["1", "2", "3"]
     assert all(re.fullmatch(r"\d\d:\d\d:\d\d", label) for label in shown[1::2])
     page.find_element(By.LINK_TEXT, "time").click()
-    until(page, lambda _: page.current_url.endswith("/?axis=time"))
+    until(page, lambda _: page.current_url.endswith("/?axis=time#charts"))
     script = """return [...document.querySelectorAll('#chart-phases .hit')]
         .map(column => column.getBoundingClientRect().x)"""
     first, second, third = page.execute_script(script)
