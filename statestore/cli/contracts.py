@@ -119,7 +119,7 @@ def contract_of_job(
     try:
         built = call_job(function, open_session(".", settings), job)
         if not hasattr(built, "isStreaming"):
-            return before, _contract("streaming_side", "contract_of_built", built, job)
+            return before, _contract("streaming_side", "contract_of_stateful_query", built, job)
     except InvalidArgumentError as error:
         error.add_note(
             "it got a SparkSession, because none of its parameters is named 'checkpoint'; if it "

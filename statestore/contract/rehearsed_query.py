@@ -57,7 +57,7 @@ from statestore.restore.row_files import output_file
 from statestore.spark.error_cause import SPARK_ERRORS, describe_cause
 from statestore.storage import open_storage
 from statestore.store import StateStore
-from statestore.streaming.planned import MicroBatch, streaming_sources
+from statestore.streaming.planned import MicroBatch, relation_options, streaming_sources
 from statestore.streaming.progress import Progress
 from statestore.streaming.stateful_query import StatefulQuery
 
@@ -379,12 +379,11 @@ class QueryRehearsal:
         for number in numbers:
             if number in location.committed:
                 continue
-            plan = f"offsets/{number}"
             planned.plan(number)  # refuses a broken one, before Spark does
             # An export has settings of its own, such as the codec of the state's files.
             before = OffsetLogEntry.parse(location.read_content(f"offsets/{number - 1}"))
-            entry = OffsetLogEntry.parse(planned.read_content(plan)).with_conf(before.conf)
-            location.storage.put_if_absent(plan, entry.encode())
+            entry = OffsetLogEntry.parse(planned.read_content(f"offsets/{number}"))
+            _write_plan(side, number, entry.with_conf(before.conf))
             limit = Limit(number)
             writer = version.writer(self.session, side, limit)
             _run(writer.trigger(once=True), limit, side)
@@ -411,13 +410,19 @@ def _plan_until(side: Path, number: int, until: Mapping[str, str]) -> Checkpoint
     times = {"batchWatermarkMs": watermark, "batchTimestampMs": time.time_ns() // 1_000_000}
     settings = json.dumps(json.loads(before.settings) | times, separators=(",", ":"))
     named = [(source, ends[source]) for source, _ in before.sources]
-    entry = replace(before, settings=settings).with_sources(named)
+    _write_plan(side, number, replace(before, settings=settings).with_sources(named))
+    return location
+
+
+def _write_plan(side: Path, number: int, entry: OffsetLogEntry) -> None:
+    """Write the plan of a micro-batch, unless a killed rehearsal has written it.
+
+    An exported location can have another one, of a micro-batch that the job has not finished.
+    """
     path = side / LOCATION / "offsets" / str(number)
-    # A copied location can have the plan of a micro-batch that the job has not finished.
     if not path.exists() or OffsetLogEntry.parse(path.read_bytes()).sources != entry.sources:
         with output_file(path, replace=True) as file:
             file.write(entry.encode())
-    return location
 
 
 def _later_end(option: str, stored: str, given: str) -> str:
@@ -460,20 +465,10 @@ def _run(writer: DataStreamWriter, limit: Limit, side: Path) -> None:
 def _refuse_changes_outside(version: Version) -> None:
     """Refuse sources that a rehearsal would share with the job, or change for it."""
     for folder, relation in streaming_sources(version.events):
-        for name, value in _options(relation).items():
+        for name, value in relation_options(relation).items():
             reason = _CHANGES_OUTSIDE.get(name.lower())
             if reason is not None and value.lower() != "off":
                 raise InvalidArgumentError(
                     f"source {folder} has the option {name}={value}, by which {reason}: build the "
                     "query for a rehearsal without it"
                 )
-
-
-def _options(relation: Any) -> dict[str, str]:
-    kind = relation.getClass().getSimpleName()
-    if kind == "StreamingRelationV2":
-        return dict(relation.extraOptions())
-    if kind != "StreamingRelation":  # rows that Spark planned before have no options
-        return {}
-    pairs = relation.dataSource().options().toSeq()
-    return {pair._1(): pair._2() for pair in map(pairs.apply, range(pairs.size()))}

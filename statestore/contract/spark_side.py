@@ -41,7 +41,7 @@ from statestore.interop.spark.planned_query import planned_location
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.spark.compat import COMMAND_INSTEAD, refuse_connect
 from statestore.storage import open_storage
-from statestore.streaming.planned import streaming_sources
+from statestore.streaming.planned import relation_options, streaming_sources
 
 FILES, KAFKA, _DELTA, NUMBERS = "files", "Kafka", "Delta", "numbers"
 _DESCRIPTIONS = re.compile("/(_metadata|_stateSchema)/")
@@ -201,7 +201,7 @@ def _states(location: CheckpointLocation, operator: Operator) -> Iterator[StateC
             if variable.name in newest:
                 form = {**_form(newest[variable.name]), "ttl": variable.has_ttl}
                 earlier = [schemas[variable.name] for schemas in older if variable.name in schemas]
-                values = [_columns(schema.value) for schema in earlier]
+                values = [columns_of_struct(schema.value) for schema in earlier]
                 if changed := [value for value in values if value != form["value"]]:
                     form["older"] = changed
                 name = "timers" if variable.kind == "TimerState" else variable.name
@@ -230,10 +230,10 @@ def _bytes_of(location: CheckpointLocation, operator: Operator, store: str) -> i
 
 
 def _form(schema: StoredSchema) -> Form:
-    return {"key": _columns(schema.key), "value": _columns(schema.value)}
+    return {"key": columns_of_struct(schema.key), "value": columns_of_struct(schema.value)}
 
 
-def _columns(text: str) -> list[dict[str, Any]]:
+def columns_of_struct(text: str) -> list[dict[str, Any]]:
     """Return the columns of a struct as Spark writes it, without their metadata."""
     fields: list[dict[str, Any]] = _without_metadata(json.loads(text))["fields"]
     return fields
@@ -297,20 +297,11 @@ def _planned_sources(query: DataFrame) -> Iterator[SourceContract]:
 
 def _read_relation(relation: Any) -> tuple[str, Mapping[str, str]]:
     """Return the kind of a source in a plan, empty if it is not known, and its options."""
-    if relation.getClass().getSimpleName() == "StreamingRelation":
-        source = relation.dataSource()
-        return _KINDS.get(str(source.className()).lower(), ""), _options(source.options())
-    options = relation.extraOptions().asCaseSensitiveMap()
-    return _KINDS.get(str(relation.sourceName()).lower(), ""), {
-        str(name).lower(): str(options.get(name)) for name in options.keySet()
-    }
-
-
-def _options(options: Any) -> Mapping[str, str]:
-    return {str(pair._1()).lower(): str(pair._2()) for pair in _items(options)}
-
-
-def _items(scala_map: Any) -> Iterator[Any]:
-    iterator = scala_map.iterator()
-    while iterator.hasNext():
-        yield iterator.next()
+    name = ""
+    match relation.getClass().getSimpleName():
+        case "StreamingRelation":
+            name = str(relation.dataSource().className())
+        case "StreamingRelationV2":
+            name = str(relation.sourceName())
+    options = {option.lower(): value for option, value in relation_options(relation).items()}
+    return _KINDS.get(name.lower(), ""), options

@@ -10,6 +10,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statestore.contract.model import JobContract, OperatorContract, StateContract
+from statestore.contract.spark_side import columns_of_struct
 from statestore.contract.store_side import declared_state, group_by_operator
 from statestore.errors import InvalidArgumentError
 from statestore.format.schema import schema_from_json
@@ -21,25 +22,6 @@ from statestore.streaming.query_options import QueryState
 from statestore.streaming.stateful_query import StatefulQuery
 
 _VARIABLES = "transformWithState"
-_KINDS = {
-    StateKind.VALUE: "ValueState",
-    StateKind.LIST: "ListState",
-    StateKind.MAP: "MapState",
-}
-
-
-def contract_of_stateful_query(query: StatefulQuery, events: T.StructType) -> JobContract:
-    """Return the contract of a query that keeps its state in a store.
-
-    Args:
-        query: The query.
-        events: The columns of its events; a query with a processor needs the key's columns.
-
-    Raises:
-        InvalidArgumentError: If the events lack a column of the key.
-    """
-    states = query.declared_states(events)
-    return _stored(query.operator, states)
 
 
 def _stored(uid: str, states: dict[str, QueryState]) -> JobContract:
@@ -93,12 +75,8 @@ def _processor_states(
     variables: tuple[Variable, ...], operator: OperatorContract
 ) -> dict[str, QueryState]:
     form = next(iter(operator.states)).form
-    key = T.StructType(
-        [
-            T.StructField(name, T._parse_datatype_json_value(form["columns"][name]))
-            for name in form["key"]
-        ]
-    )
+    types = ((name, T._parse_datatype_json_value(form["columns"][name])) for name in form["key"])
+    key = T.StructType([T.StructField(*pair) for pair in types])
     states = list(states_of(variables, key, operator.id).values())
     for state in operator.states:
         if state.kind == StateKind.TIMERS:
@@ -109,7 +87,7 @@ def _processor_states(
 
 
 def _variable(variable: Variable) -> StateContract:
-    value = _fields(variable.value)
+    value = columns_of_struct(variable.value.json())
     if variable.ttl_ms is not None:
         value = [
             {"name": "value", "nullable": True, "type": {"type": "struct", "fields": value}},
@@ -117,16 +95,9 @@ def _variable(variable: Variable) -> StateContract:
         ]
     return StateContract(
         name=variable.name,
-        kind=_KINDS[variable.kind],
+        kind=f"{variable.kind.capitalize()}State",
         form={"value": value, "ttl": variable.ttl_ms is not None},
     )
-
-
-def _fields(struct: T.StructType) -> list[dict[str, Any]]:
-    return [
-        {"name": each.name, "nullable": each.nullable, "type": each.dataType.jsonValue()}
-        for each in struct
-    ]
 
 
 def _struct(ddl: str) -> T.StructType:
@@ -135,21 +106,21 @@ def _struct(ddl: str) -> T.StructType:
     return struct
 
 
-def contract_of_built(built: Any, job: str) -> JobContract:
-    """Return the contract of what a job's function made.
+def contract_of_stateful_query(built: Any, job: str) -> JobContract:
+    """Return the contract of a query that keeps its state in a store.
 
     Args:
-        built: A StatefulQuery, a StatefulQuery and its events, or a StatefulProcessor.
-        job: The name of the function, for messages.
+        built: A StatefulQuery, or a StatefulQuery and its events. One with a processor needs the
+            key's columns of the events.
+        job: The name of the function that made it, for messages.
 
     Raises:
         InvalidArgumentError: If it is something else, or the events lack a column of the key.
     """
     query, events = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
     if isinstance(query, StatefulQuery):
-        return contract_of_stateful_query(
-            query, T.StructType() if events is None else events.schema
-        )
+        columns = T.StructType() if events is None else events.schema
+        return _stored(query.operator, query.declared_states(columns))
     raise InvalidArgumentError(
         f"{job} must return a streaming DataFrame, a StatefulQuery, or a StatefulQuery and its "
         f"events, not {type(built).__name__}"

@@ -91,6 +91,17 @@ def streaming_sources(events: DataFrame) -> Iterator[tuple[str, Any]]:
         yield _name_of(leaf) or str(distinct.index(leaf)), leaf
 
 
+def relation_options(relation: Any) -> dict[str, str]:
+    """Return the options of a source in a plan; rows that Spark planned before have none."""
+    kind = relation.getClass().getSimpleName()
+    if kind == "StreamingRelationV2":
+        return dict(relation.extraOptions())
+    if kind != "StreamingRelation":
+        return {}
+    pairs = relation.dataSource().options().toSeq()
+    return {pair._1(): pair._2() for pair in map(pairs.apply, range(pairs.size()))}
+
+
 def _name_of(source: Any) -> str | None:
     """Return the name that a query gave to a source, or None if it gave no name."""
     is_relation = source.getClass().getSimpleName().startswith("StreamingRelation")

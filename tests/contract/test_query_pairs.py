@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from statestore import StateStore
 from statestore.contract.compare import compare
@@ -77,7 +76,7 @@ def test_a_verdict_is_what_the_query_does(name: str, spark: SparkSession, tmp_pa
     events = spark.createDataFrame([("ann",)], "user string")
     manifest = query(store, old).process(events, MicroBatch("q", 0))
     assert manifest is not None
-    declared = contract_of_stateful_query(query(store, new), StructType())
+    declared = contract_of_stateful_query(query(store, new), "job.py:build")
     (finding,) = compare(contract_of_checkpoint(manifest), declared)
     assert finding.verdict is verdict, finding.reason
     expected = pytest.raises(StateStoreError) if verdict is UNFIT else nullcontext()
