@@ -75,8 +75,6 @@ def compare_flink(old: JobContract, new: JobContract) -> tuple[Finding, ...]:
 def _compare_jobs(old: JobContract, new: JobContract) -> Iterator[Finding]:
     if (_major(old), _major(new)) == (2, 1):
         yield Finding(
-            operator=None,
-            state=None,
             verdict=Verdict.UNFIT,
             reason="Flink 2 wrote the state, and no Flink 1 reads the metadata of Flink 2",
         )
@@ -94,7 +92,6 @@ def _compare_jobs(old: JobContract, new: JobContract) -> Iterator[Finding]:
         for title in [None] if len(titles) == len(old.operators) else titles:
             yield Finding(
                 operator=title,
-                state=None,
                 verdict=verdict,
                 reason=reason,
                 remedy=f"statestore flink repack SAVEPOINT NEW --max-parallelism {_number(now)}",

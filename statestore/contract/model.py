@@ -96,8 +96,8 @@ class Finding:
     and ``bytes`` are what the verdict concerns, None if they are not known.
     """
 
-    operator: str | None
-    state: str | None
+    operator: str | None = None
+    state: str | None = None
     verdict: Verdict
     reason: str
     remedy: str | None = None

@@ -55,57 +55,45 @@ def compare_spark(old: JobContract, new: JobContract) -> tuple[Finding, ...]:
 
 def _compare_settings(old: JobContract, new: JobContract) -> Iterator[Finding]:
     if None not in (old.partitions, new.partitions) and old.partitions != new.partitions:
-        yield _job(
-            Verdict.SAME,
-            f"the location keeps its {old.partitions} shuffle partitions; the session's "
+        yield Finding(
+            verdict=Verdict.SAME,
+            reason=f"the location keeps its {old.partitions} shuffle partitions; the session's "
             f"{new.partitions} have no effect",
-            f"{_REPARTITION} {new.partitions}",
+            remedy=f"{_REPARTITION} {new.partitions}",
         )
     for name, before in old.settings.items():
         now = new.settings.get(name, before)
         if now == before:
             continue
+        verdict, remedy, change = Verdict.UNFIT, None, f"{name} was {before} and is {now}"
         if name.endswith(MODES):
-            yield _job(
-                Verdict.UNFIT,
-                f"{name} was {before} and is {now}, which transformWithState does not allow after "
-                "a restart",
-                _BOOTSTRAP,
-            )
+            remedy = _BOOTSTRAP
+            reason = f"{change}, which transformWithState does not allow after a restart"
         elif name == CHECKPOINT_FORMAT:
-            yield _job(
-                Verdict.UNFIT,
-                f"{name} was {before} and is {now} in the session, and Spark would not find the "
-                f"files of the state: set it to {before}",
-                None,
+            reason = (
+                f"{change} in the session, and Spark would not find the files of the state: set it "
+                f"to {before}"
             )
         else:
-            yield _job(
-                Verdict.SAME,
-                f"{name} stays {before}, as in the offset log; the session's {now} has no effect",
-                f"{_REPARTITION} {old.partitions} --provider {_provider(now)}"
-                if name == PROVIDER
-                else None,
+            verdict = Verdict.SAME
+            reason = (
+                f"{name} stays {before}, as in the offset log; the session's {now} has no effect"
             )
-
-
-def _provider(name: str) -> str:
-    return "rocksdb" if "RocksDB" in name else "hdfs"
-
-
-def _job(verdict: Verdict, reason: str, remedy: str | None) -> Finding:
-    return Finding(operator=None, state=None, verdict=verdict, reason=reason, remedy=remedy)
+        if name == PROVIDER:
+            provider = "rocksdb" if "RocksDB" in now else "hdfs"
+            remedy = f"{_REPARTITION} {old.partitions} --provider {provider}"
+        yield Finding(verdict=verdict, reason=reason, remedy=remedy)
 
 
 def _compare_sources(old: JobContract, new: JobContract) -> Iterator[Finding]:
     before = {source.id: source for source in old.sources}
     now = {source.id: source for source in new.sources}
     if old.settings.get(OFFSET_LOG, "1") == "1" and len(old.sources) != len(new.sources):
-        yield _job(
-            Verdict.UNFIT,
-            f"there are {len(old.sources)} sources in the checkpoint offsets, and the query has "
-            f"{len(new.sources)}",
-            f"{_REPARTITION} {old.partitions} --rename-source OLD= (or =NEW)",
+        yield Finding(
+            verdict=Verdict.UNFIT,
+            reason=f"there are {len(old.sources)} sources in the checkpoint offsets, and the query "
+            f"has {len(new.sources)}",
+            remedy=f"{_REPARTITION} {old.partitions} --rename-source OLD= (or =NEW)",
         )
         return
     for name, source in before.items():
@@ -126,9 +114,7 @@ def _compare_sources(old: JobContract, new: JobContract) -> Iterator[Finding]:
 
 
 def _source(name: str, verdict: Verdict, reason: str, remedy: str | None = None) -> Finding:
-    return Finding(
-        operator=f"source {name}", state=None, verdict=verdict, reason=reason, remedy=remedy
-    )
+    return Finding(operator=f"source {name}", verdict=verdict, reason=reason, remedy=remedy)
 
 
 def _other_source(old: SourceContract, new: SourceContract) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from statestore.contract.model import (
@@ -53,37 +54,29 @@ def _compare_operator(
 ) -> Iterator[Finding]:
     before, now = _states(stored), _states(declared)
     for name, state in before.items():
-        judged = _compare_state(uid, state, now[name]) if name in now else _lost(uid, name)
+        judged = _compare_state(uid, state, now.get(name))
         yield replace(judged, rows=state.rows, bytes=state.bytes)
     for name in now:
         if name not in before:
-            yield Finding(
-                operator=uid,
-                state=name,
-                verdict=Verdict.EMPTY,
-                reason="the store has no such state",
-                remedy=f"statestore bootstrap TABLE --state {uid}/{name}",
-            )
+            reason, remedy = "the store has no such state", "statestore bootstrap TABLE --state"
+            yield _finding(uid, name, Verdict.EMPTY, reason, f"{remedy} {uid}/{name}")
 
 
 def _states(operator: OperatorContract | None) -> Mapping[str, StateContract]:
     return {} if operator is None else {state.name: state for state in operator.states}
 
 
-def _lost(uid: str, name: str) -> Finding:
-    return Finding(
-        operator=uid,
-        state=name,
-        verdict=Verdict.LOST,
-        reason="the job does not declare it",
-        remedy=f"statestore restore --to ./kept --state {uid}/{name}",
-    )
+def _finding(
+    uid: str, name: str, verdict: Verdict, reason: str, remedy: str | None = None
+) -> Finding:
+    return Finding(operator=uid, state=name, verdict=verdict, reason=reason, remedy=remedy)
 
 
-def _compare_state(uid: str, old: StateContract, new: StateContract) -> Finding:
-    def judged(verdict: Verdict, reason: str, remedy: str | None = None) -> Finding:
-        return Finding(operator=uid, state=old.name, verdict=verdict, reason=reason, remedy=remedy)
-
+def _compare_state(uid: str, old: StateContract, new: StateContract | None) -> Finding:
+    judged = partial(_finding, uid, old.name)
+    if new is None:
+        keep = f"statestore restore --to ./kept --state {uid}/{old.name}"
+        return judged(Verdict.LOST, "the job does not declare it", keep)
     if new.kind and old.kind != new.kind:
         return judged(
             Verdict.UNFIT,

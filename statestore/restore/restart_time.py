@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import combinations
 from statistics import median
@@ -124,9 +124,9 @@ class RestartTime:
     is None.
     """
 
-    seconds: float | None
-    low_seconds: float | None
-    high_seconds: float | None
+    seconds: float | None = None
+    low_seconds: float | None = None
+    high_seconds: float | None = None
     certainty: Certainty
     reason: str
 
@@ -146,19 +146,9 @@ def fitted_speed(measured: Sequence[MeasuredRestore]) -> RestoreSpeed | None:
             found, *_ = np.linalg.lstsq(facts[:, chosen], np.ones(len(seconds)), rcond=None)
             error = float(np.square(facts[:, chosen] @ found - 1).sum())
             if (found >= 0).all() and found.any() and error < 0.99 * least:
-                numbers = np.zeros(3)
-                numbers[list(chosen)] = found
-                best, least = _speed(numbers), error
+                names = (fields(RestoreSpeed)[place].name for place in chosen)
+                best, least = RestoreSpeed(**dict(zip(names, found.tolist(), strict=True))), error
     return best
-
-
-def _speed(numbers: np.ndarray) -> RestoreSpeed:
-    seconds_per_byte, seconds_per_request, seconds_at_least = map(float, numbers)
-    return RestoreSpeed(
-        seconds_per_byte=seconds_per_byte,
-        seconds_per_request=seconds_per_request,
-        seconds_at_least=seconds_at_least,
-    )
 
 
 def predict(
@@ -168,13 +158,8 @@ def predict(
     speed = fitted_speed(measured)
     slowest = None if speed is None else speed.slowest(subtasks)
     if speed is None or slowest is None:
-        return RestartTime(
-            seconds=None,
-            low_seconds=None,
-            high_seconds=None,
-            certainty=Certainty.UNKNOWN,
-            reason="no restore of this store was measured on this machine",
-        )
+        reason = "no restore of this store was measured on this machine"
+        return RestartTime(certainty=Certainty.UNKNOWN, reason=reason)
     alike = [
         one
         for one in measured
@@ -191,13 +176,7 @@ def predict(
     seconds = speed.seconds_of(slowest)
     lacking = _lacking(slowest, measured)
     if lacking is not None:
-        return RestartTime(
-            seconds=seconds,
-            low_seconds=None,
-            high_seconds=None,
-            certainty=Certainty.GUESSED,
-            reason=lacking,
-        )
+        return RestartTime(seconds=seconds, certainty=Certainty.GUESSED, reason=lacking)
     return _known(
         seconds,
         _errors_without_itself(measured),
@@ -214,15 +193,13 @@ def _known(
     kept = nearest[: math.ceil(_SHARE * len(nearest))]
     low, high = min(kept), max(kept)
     is_known = low >= 1 - TOLERANCE and high <= 1 + TOLERANCE
-    reason = source
-    if not is_known:
-        reason += f" took {low:.2f} to {high:.2f} times the expected: not within {TOLERANCE:.0%}"
+    far = f"{source} took {low:.2f} to {high:.2f} times the expected: not within {TOLERANCE:.0%}"
     return RestartTime(
         seconds=seconds if is_known else None,
         low_seconds=seconds * low,
         high_seconds=seconds * high,
         certainty=certainty if is_known else Certainty.UNKNOWN,
-        reason=reason,
+        reason=source if is_known else far,
     )
 
 
@@ -252,9 +229,6 @@ def _lacking(reads: SubtaskReads, measured: Sequence[MeasuredRestore]) -> str | 
 
 def _errors_without_itself(measured: Sequence[MeasuredRestore]) -> list[float]:
     """Return each measured time divided by the time that the other restores predict for it."""
-    errors = []
-    for place, one in enumerate(measured):
-        speed = fitted_speed([*measured[:place], *measured[place + 1 :]])
-        assert speed is not None
-        errors.append(one.seconds / speed.seconds_of(one))
-    return errors
+    others = [fitted_speed([*measured[:n], *measured[n + 1 :]]) for n in range(len(measured))]
+    pairs = zip(measured, others, strict=True)
+    return [one.seconds / speed.seconds_of(one) for one, speed in pairs if speed is not None]

@@ -25,11 +25,14 @@ __all__ = ["check_job"]
 
 _FITS = (Verdict.SAME, Verdict.CONVERTS, Verdict.EMPTY)
 _ALLOWED = {"lost": Verdict.LOST, "unknown": Verdict.UNKNOWN}
-_ORDER = (Verdict.UNFIT, Verdict.LOST, Verdict.UNKNOWN, Verdict.EMPTY, Verdict.CONVERTS)
+_ORDER = (
+    *(Verdict.UNFIT, Verdict.LOST, Verdict.UNKNOWN),
+    *(Verdict.EMPTY, Verdict.CONVERTS, Verdict.SAME),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckedState:
+class CheckedState(Finding):
     """The verdict about a state, an operator (no state), a source, or the job (neither).
 
     ``verdict`` is ``same``, ``converts``, ``begins empty``, ``is lost``, ``does not fit`` or
@@ -38,13 +41,6 @@ class CheckedState:
     an option allows the verdict.
     """
 
-    operator: str | None
-    state: str | None
-    verdict: str
-    reason: str
-    remedy: str | None
-    rows: int | None
-    bytes: int | None
     is_allowed: bool
 
 
@@ -173,7 +169,13 @@ def check_job(
         if name not in known:
             names = ", ".join(sorted(known))
             raise click.UsageError(f"--allow names {name!r}, which is none of {names}")
-    states = tuple(_checked(each, accepted) for each in findings)
+    states = tuple(
+        CheckedState(
+            **vars(each),
+            is_allowed=bool(accepted & {(each.verdict, each.name), (each.verdict, each.operator)}),
+        )
+        for each in findings
+    )
     problems = [state for state in states if state.verdict not in _FITS and not state.is_allowed]
     checked = CheckedJob(
         old=str(lock or old), new=new, engine=before.engine, fits=not problems, states=states
@@ -183,11 +185,10 @@ def check_job(
 
 
 def _severity(finding: Finding) -> tuple[int, str]:
-    is_listed = finding.verdict in _ORDER
-    return _ORDER.index(finding.verdict) if is_listed else len(_ORDER), finding.name
+    return _ORDER.index(finding.verdict), finding.name
 
 
-def _allowed_names(texts: Sequence[str]) -> set[tuple[Verdict, str]]:
+def _allowed_names(texts: Sequence[str]) -> set[tuple[Verdict, str | None]]:
     """Return the verdicts that are allowed, with the names of states, operators or sources."""
     parts = [text.partition("=")[::2] for text in texts]
     for what, name in parts:
@@ -199,40 +200,22 @@ def _allowed_names(texts: Sequence[str]) -> set[tuple[Verdict, str]]:
     return {(_ALLOWED[what], name) for what, name in parts}
 
 
-def _checked(finding: Finding, allowed: set[tuple[Verdict, str]]) -> CheckedState:
-    names = {(finding.verdict, finding.name), (finding.verdict, finding.operator)}
-    return CheckedState(
-        operator=finding.operator,
-        state=finding.state,
-        verdict=finding.verdict.value,
-        reason=finding.reason,
-        remedy=finding.remedy,
-        rows=finding.rows,
-        bytes=finding.bytes,
-        is_allowed=not allowed.isdisjoint(names),
-    )
-
-
 def _problem(checked: CheckedJob, problems: Sequence[CheckedState]) -> SchemaMismatchError | None:
     if not problems:
         return None
-    names = ", ".join(f"{_name(state)} {state.verdict}" for state in problems[:3])
+    names = ", ".join(f"{state.name} {state.verdict}" for state in problems[:3])
     more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
-    allow = {Verdict.LOST.value: "lost", Verdict.UNKNOWN.value: "unknown"}
-    options = [f"--allow {word}=NAME" for text, word in allow.items() if text in names]
+    found = {state.verdict for state in problems}
+    options = [f"pass --allow {word}=NAME" for word, each in _ALLOWED.items() if each in found]
     return SchemaMismatchError(
         f"{checked.new} cannot continue with {checked.old}: {names}{more}. "
-        f"{' or '.join(['Change the job', 'mend the state', *(f'pass {o}' for o in options)])}"
+        f"{' or '.join(['Change the job', 'mend the state', *options])}"
     )
 
 
-def _name(state: CheckedState) -> str:
-    return "/".join(part for part in (state.operator, state.state) if part) or "the job"
-
-
 def _cost(state: CheckedState) -> str:
-    parts = [] if state.rows is None else [counted(state.rows, "row")]
-    return ", ".join([*parts, *([] if state.bytes is None else [size(state.bytes)])])
+    rows = "" if state.rows is None else counted(state.rows, "row")
+    return ", ".join(filter(None, (rows, "" if state.bytes is None else size(state.bytes))))
 
 
 def write_checked(page: Page, checked: CheckedJob) -> None:
@@ -244,7 +227,7 @@ def write_checked(page: Page, checked: CheckedJob) -> None:
         cost = f" ({cost})" if (cost := _cost(state)) else ""
         allowed = " [allowed]" if state.is_allowed else ""
         reason = f": {state.reason}" if state.reason else ""
-        page.line(f"  {verdict}  {_name(state)}{cost}{allowed}{reason}")
+        page.line(f"  {verdict}  {state.name}{cost}{allowed}{reason}")
         if state.remedy:
             page.line(f"  {'':<{width}}    mend: {state.remedy}")
     fitting = sum(state.verdict in _FITS or state.is_allowed for state in checked.states)
@@ -262,7 +245,7 @@ def write_markdown(page: Page, checked: CheckedJob) -> None:
         verdict = state.verdict if state.verdict in _FITS else f"**{state.verdict}**"
         allowed = " (allowed)" if state.is_allowed else ""
         remedy = f"`{state.remedy}`" if state.remedy else ""
-        cells = (f"`{_name(state)}`", f"{verdict}{allowed}", state.reason, _cost(state), remedy)
+        cells = (f"`{state.name}`", f"{verdict}{allowed}", state.reason, _cost(state), remedy)
         escaped = (printable(cell).replace("|", "\\|") for cell in cells)
         page.line(f"| {' | '.join(escaped)} |")
 

@@ -6,7 +6,7 @@ The measured restores of a store on this machine predict the time of the next on
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -295,13 +295,8 @@ def _restarts(store: StateStore, target: dict[str, Any], plans: ComparedPlans) -
         if found.speed is None or plans.restores:
             time = predict(one.parallelism, [*plan.subtasks], plans.restores)
         else:
-            time = RestartTime(
-                seconds=one.seconds,
-                low_seconds=None,
-                high_seconds=None,
-                certainty=Certainty.GUESSED,
-                reason="the rate is the setting restore_rate",
-            )
+            reason = "the rate is the setting restore_rate"
+            time = RestartTime(seconds=one.seconds, certainty=Certainty.GUESSED, reason=reason)
         money = None if by_time and time.seconds is None else one.money
         options.append(RestartOption(**vars(one) | vars(time) | {"money": money}))
     return PlannedRestarts(
@@ -354,34 +349,29 @@ def write_restarts(page: Page, found: PlannedRestarts) -> None:
     columns += [f"cost {found.prices.currency}".strip()] if found.prices is not None else []
     table = table_of(*columns, "", right={*columns})
     for one in found.options:
-        low, high = one.low_seconds, one.high_seconds
+        bounds = [
+            duration(1000 * each)
+            for each in (one.low_seconds, one.high_seconds)
+            if each is not None
+        ]
         row = [
             str(one.parallelism),
             size(one.largest_bytes),
             size(one.size_bytes),
             count(one.requests),
             "unknown" if one.seconds is None else duration(1000 * one.seconds),
-            "" if low is None or high is None else f"{_seconds(low)} and {_seconds(high)}",
+            " and ".join(bounds),
         ]
         if found.prices is not None:
             row.append("unknown" if one.money is None else f"{one.money:.4g}")
         table.add_row(*row, one.certainty.value)
     page.table(table)
-    _write_reasons(page, found.options)
-    page.line("the start of the job is not included")
-
-
-def _seconds(seconds: float) -> str:
-    return duration(1000 * seconds)
-
-
-def _write_reasons(page: Page, options: Iterable[RestartOption]) -> None:
-    """Write why each time is as sure as it is; options with the same reason have one line."""
     reasons: dict[tuple[str, str], list[str]] = {}
-    for one in options:
+    for one in found.options:
         reasons.setdefault((one.certainty.value, one.reason), []).append(str(one.parallelism))
     for (certainty, reason), numbers in reasons.items():
         page.line(f"{certainty} at {', '.join(numbers)}: {reason}")
+    page.line("the start of the job is not included")
 
 
 def _prices_of(path: str | None) -> Prices | None:
