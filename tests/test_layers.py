@@ -157,7 +157,6 @@ PURE = (
     "statestore.format",
     "statestore.contract.model",
     "statestore.contract.lock",
-    "statestore.contract.compare",
     "statestore.contract.store_rules",
     "statestore.contract.spark_rules",
     "statestore.contract.flink_rules",

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from statestore.contract.fits import AS_IS, Fit, Level, fit_of, worst
+from statestore.contract.model import AS_IS, Fit, Level, fit_of, worst
 
 __all__ = ["resolve_schemas"]
 

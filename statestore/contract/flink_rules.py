@@ -16,14 +16,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from statestore.contract.fits import AS_IS, Fit, Level, fit_of, worst
 from statestore.contract.flink_serializers import Resolver
 from statestore.contract.model import (
+    AS_IS,
     Finding,
+    Fit,
     JobContract,
+    Level,
     OperatorContract,
     StateContract,
     Verdict,
+    fit_of,
+    worst,
 )
 
 __all__ = [

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from statestore.contract.avro_schemas import resolve_schemas
-from statestore.contract.fits import AS_IS, Fit, Level, fit_of, worst
+from statestore.contract.model import AS_IS, Fit, Level, fit_of, worst
 
 __all__ = ["Resolver"]
 

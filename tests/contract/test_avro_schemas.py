@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statestore.contract.avro_schemas import resolve_schemas
-from statestore.contract.fits import Fit, Level
+from statestore.contract.model import Fit, Level
 
 AS_IS, MIGRATION, DROPS = Level.AS_IS, Level.MIGRATION, Level.DROPS
 UNKNOWN, INCOMPATIBLE = Level.UNKNOWN, Level.INCOMPATIBLE

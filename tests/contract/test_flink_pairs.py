@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statestore.contract.compare import compare
+from statestore.contract import compare
 from statestore.contract.lock import parse_lock
 from statestore.contract.model import Finding, Verdict
 from tests.contract.flink_answers import Answer, read_answers

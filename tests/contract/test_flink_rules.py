@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from statestore.contract.compare import compare
+from statestore.contract import compare
 from statestore.contract.flink_rules import (
     BACKEND,
     DERIVED,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from statestore.contract.fits import Level
 from statestore.contract.flink_serializers import Resolver
+from statestore.contract.model import Level
 
 AS_IS, RECONFIGURED, MIGRATION = Level.AS_IS, Level.RECONFIGURED, Level.MIGRATION
 UNKNOWN, DROPS, INCOMPATIBLE = Level.UNKNOWN, Level.DROPS, Level.INCOMPATIBLE

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore.contract.compare import compare
+from statestore.contract import compare
 from statestore.contract.flink_rules import BACKEND, UNREADABLE
 from statestore.contract.flink_side import (
     contract_of_import,

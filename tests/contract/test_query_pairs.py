@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore
-from statestore.contract.compare import compare
+from statestore.contract import compare
 from statestore.contract.model import Verdict
 from statestore.contract.store_side import contract_of_checkpoint
 from statestore.contract.streaming_side import contract_of_stateful_query

@@ -15,7 +15,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from statestore.contract.compare import compare
+from statestore.contract import compare
 from statestore.contract.lock import lock_text, parse_lock
 from statestore.contract.model import Finding, JobContract, Verdict
 from statestore.contract.spark_side import contract_of_location, contract_of_query

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.contract.compare import compare
+from statestore.contract import compare
 from statestore.contract.lock import lock_text, parse_lock
 from statestore.contract.model import Verdict
 from statestore.contract.store_side import contract_of_checkpoint, contract_of_declared

@@ -15,7 +15,7 @@ from statestore.cli.contracts import contract_of_job, contract_of_state
 from statestore.cli.drawing import count, counted, size
 from statestore.cli.options import output_mode_option, spark_settings_option
 from statestore.cli.output import Output, Page, printable
-from statestore.contract.compare import compare
+from statestore.contract import compare
 from statestore.contract.lock import lock_text, read_lock
 from statestore.contract.model import Finding, JobContract, Verdict
 from statestore.contract.spark_rules import with_renamed_columns
