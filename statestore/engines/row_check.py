@@ -19,7 +19,7 @@ from statestore.parquet.writer import ParquetOptions
 from statestore.rows.key_group_runs import NullKeys, check_and_sort, equal_neighbours
 from statestore.rows.lossless_cast import shorten
 from statestore.rows.python_values import display_rows
-from statestore.rows.sorting import KeyGroupBlock, slices_of, sorted_pieces
+from statestore.rows.sorting import add_key_groups, slices_of, sorted_pieces
 
 _MOST_EXAMPLES = 3
 
@@ -90,7 +90,7 @@ class _Checking:
             stored = fitted(part, self.state, self.rows)
             self.rows += part.num_rows
             batches = map(self.nulls.without, stored.to_batches())
-            yield KeyGroupBlock.of(pa.Table.from_batches(batches, stored.schema), self.state).rows
+            yield add_key_groups(pa.Table.from_batches(batches, stored.schema), self.state)
 
     def without_duplicates(self, pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """Yield sorted rows without those that have the identity of the previous row."""

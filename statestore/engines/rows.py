@@ -39,9 +39,9 @@ from statestore.rows.key_group_runs import (
     without_groups,
 )
 from statestore.rows.sorting import (
-    KeyGroupBlock,
+    add_key_groups,
+    gather_key_groups,
     key_group_pieces,
-    merge_blocks,
     slices_of,
     sorted_pieces,
 )
@@ -285,10 +285,10 @@ def _keyed(
         first += part.num_rows
         if nulls.add(stored):
             continue
-        block = KeyGroupBlock.of(stored, state)
+        rows = add_key_groups(stored, state)
         if own is not None:
-            _refuse_foreign(np.flatnonzero(np.diff(block.ends)), *own, state)
-        yield block.rows
+            _refuse_foreign(np.unique(rows.column(KEY_GROUP)), *own, state)
+        yield rows
     nulls.refuse()
 
 
@@ -309,18 +309,17 @@ def _runs(
     nulls = NullKeys(state)
     nulls.add(table)
     nulls.refuse()
-    row_bytes = max(table.nbytes / max(table.num_rows, 1), 1)
-    block_bytes, run_bytes = (
-        wide_bytes(size, state, options.memory_bytes // 4)
-        for size in (options.block_bytes, options.run_bytes)
-    )
-    step = int(block_bytes / row_bytes) + 1
-    starts = range(0, table.num_rows, step)
-    blocks = [KeyGroupBlock.of(table.slice(start, step), state) for start in starts]
-    ends = sum((block.ends for block in blocks), np.zeros(state.max_parallelism + 1, np.int64))
+    rows = add_key_groups(table, state)
+    counts = np.bincount(rows.column(KEY_GROUP), minlength=state.max_parallelism)
     if own is not None:
-        _refuse_foreign(np.flatnonzero(np.diff(ends)), *own, state)
-    return merge_blocks(blocks, ends, int(run_bytes / row_bytes))
+        _refuse_foreign(np.flatnonzero(counts), *own, state)
+    row_bytes = max(table.nbytes / max(table.num_rows, 1), 1)
+    run_rows, most_rows = (
+        int(wide_bytes(size, state, options.memory_bytes // 4) / row_bytes)
+        for size in (options.run_bytes, options.block_bytes)
+    )
+    ends = np.concatenate(([0], np.cumsum(counts)))
+    return gather_key_groups(rows, ends, run_rows, most_rows + 1)
 
 
 def _refuse_foreign(

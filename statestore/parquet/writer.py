@@ -166,7 +166,7 @@ class ParquetOptions:
     fit are sorted in a temporary folder (``TMPDIR``). Row groups, of ``row_group_bytes``, are in
     memory in addition."""
     block_bytes: int = 8 * 2**20
-    """About this many bytes of a table are sorted by key group at a time, within the CPU cache."""
+    """About this many bytes of a stream, or of a large key group, are gathered at a time."""
     driver_bytes: int = 8 * 2**20
     """The driver writes changes in a DataFrame if no partition has more bytes. It also writes rows
     in Spark's cache up to this size if they go into few files: a task for each would cost more than

@@ -116,7 +116,8 @@ def _hash_fields(
         step = max(min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * rows // (columns[place].nbytes + 1)), 1)
         for start in range(0, rows, step):
             hashes = hash_array(columns[place].slice(start, step), data_type)
-            total[start : start + step] += _mix(hashes + seeds[place])
+            hashes += seeds[place]
+            total[start : start + step] += _mix(hashes)
     return _mix(total)
 
 
@@ -149,9 +150,12 @@ def _hash_bytes(array: pa.Array) -> U64Array:
     offsets = np.frombuffer(offset_buffer, np.int64)[wide.offset : wide.offset + len(wide) + 1]
     lengths = np.diff(offsets)
     first, last = int(offsets[0]), int(offsets[-1])
-    padded = np.zeros(last - first + 8, np.uint8)
-    if last > first:
-        padded[:-8] = np.frombuffer(data, np.uint8)[first:last]
+    if last > first and last + 8 <= data.size:
+        padded = np.frombuffer(data, np.uint8)[first : last + 8]
+    else:
+        padded = np.zeros(last - first + 8, np.uint8)
+        if last > first:
+            padded[:-8] = np.frombuffer(data, np.uint8)[first:last]
     # One unaligned word at every byte; bytes of the next string are masked off later.
     every_word = np.ndarray((len(padded) - 7,), np.dtype("<u8"), padded.data, strides=(1,))
     starts = offsets[:-1] - first
@@ -241,7 +245,7 @@ def decimal_words(array: pa.Array) -> U64Array:
 
 def double_bits(array: pa.Array) -> U64Array:
     """Return floats as the bits of doubles, with one bit pattern for NaN; null becomes 0."""
-    doubles = np.array(pc.fill_null(array.cast(pa.float64()), 0.0))
+    doubles = np.array(_without_nulls(array.cast(pa.float64())))
     bits: U64Array = doubles.view(np.uint64)
     bits[np.isnan(doubles)] = np.uint64(rule.NAN_BITS)
     return bits
@@ -261,7 +265,11 @@ def int64_values(array: pa.Array) -> npt.NDArray[np.int64]:
         array = array.cast(pa.int8())
     elif not pa.types.is_integer(data_type):
         raise TypeError(f"no digest is defined for {data_type}")
-    return np.array(pc.fill_null(array.cast(pa.int64()), 0))
+    return np.asarray(_without_nulls(array.cast(pa.int64())))
+
+
+def _without_nulls(numbers: pa.Array) -> pa.Array:
+    return pc.fill_null(numbers, 0) if numbers.null_count else numbers
 
 
 def _index_in_row(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -184,7 +184,7 @@ def check_and_sort(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa
         for batch in rows.select([KEY_GROUP, *state.identity]).to_batches():
             if not ascends:
                 _refuse_duplicates(batch, state)
-            if last is not None:
+            if last is not None and last.column(0)[0] == batch.column(0)[0]:
                 _refuse_duplicates(pa.concat_batches([last, batch.slice(0, 1)]), state)
             last = batch.slice(batch.num_rows - 1)
         rows = rows.select(stored.names)

@@ -483,61 +483,51 @@ def _equal_leaves(left: pa.Table, right: pa.Table, names: Sequence[str]) -> npt.
     return same
 
 
-@dataclass(frozen=True)
-class KeyGroupBlock:
-    """Some rows in order of key group; the rows of key group g begin at ``ends[g]``."""
+def add_key_groups(rows: pa.Table, state: KeyedState) -> pa.Table:
+    """Return the stored columns of some rows, after the key group of each row's key.
 
-    rows: pa.Table
-    ends: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, rows: pa.Table, state: KeyedState) -> KeyGroupBlock:
-        """Hash the keys of some rows, and gather the rows of each key group.
-
-        Raises InvalidArgumentError for a key that cannot be hashed, and for a column ``key_group``
-        that contradicts the keys.
-        """
-        rows = rows.combine_chunks()
-        try:
-            groups = key_groups_of(rows, state)
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{state}: {error}") from error
-        counts = np.bincount(groups, minlength=state.max_parallelism)
-        check_groups(rows, groups, state)
-        rows = rows.select(state.schema.names)
-        rows = _by_key_group(rows.add_column(0, KEY_GROUP, pa.array(groups)))
-        return cls(rows, np.concatenate(([0], np.cumsum(counts))))
-
-    def cut(self, first: int, stop: int) -> pa.Table:
-        """Return the rows of the key groups from ``first`` up to but not including ``stop``."""
-        begin, end = int(self.ends[first]), int(self.ends[stop])
-        return self.rows.slice(begin, end - begin)
-
-
-def merge_blocks(
-    blocks: Sequence[KeyGroupBlock], ends: npt.NDArray[np.int64], run_rows: int
-) -> Iterator[pa.Table]:
-    """Merge blocks and yield their rows sorted by key group, about ``run_rows`` at a time.
-
-    ``ends`` are the sums of the blocks' ends. The rows of a key group are always yielded together.
+    Raises InvalidArgumentError for a key that cannot be hashed, and for a column ``key_group``
+    that contradicts the keys.
     """
+    try:
+        groups = key_groups_of(rows, state)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{state}: {error}") from error
+    check_groups(rows, groups, state)
+    return rows.select(state.schema.names).add_column(0, KEY_GROUP, pa.array(groups))
+
+
+def gather_key_groups(
+    rows: pa.Table, ends: npt.NDArray[np.int64], run_rows: int, most_rows: int
+) -> Iterator[pa.Table]:
+    """Yield rows in order of key group; the rows of a key group keep their order.
+
+    Each row is gathered once, directly from the given rows. Rows that were copied before, in
+    blocks, would need memory that takes longer to get than to fill.
+
+    Args:
+        rows: rows with their key groups.
+        ends: the number of rows before each key group, then the number of all rows.
+        run_rows: small key groups are yielded together until they have about as many rows.
+        most_rows: the most rows of a large key group that are yielded at a time.
+    """
+    groups = np.asarray(rows.column(KEY_GROUP)).astype(np.uint16)
+    order = None
+    if (groups[:-1] > groups[1:]).any():
+        # For small integers, numpy uses a radix sort, which is stable within each key group.
+        order = np.argsort(groups, kind="stable")
+        rows = rows.combine_chunks()  # otherwise each call would combine them
     first = 0
     while ends[first] < ends[-1]:
         stop = max(int(np.searchsorted(ends, ends[first] + run_rows, side="right")) - 1, first + 1)
-        if ends[first] < ends[stop]:
-            rows = pa.concat_tables([block.cut(first, stop) for block in blocks])
-            alone = stop == first + 1 or len(blocks) == 1
-            yield rows if alone else _by_key_group(rows.combine_chunks())
+        for begin in range(int(ends[first]), int(ends[stop]), most_rows):
+            end = min(begin + most_rows, int(ends[stop]))
+            yield (
+                rows.slice(begin, end - begin)
+                if order is None
+                else rows.take(pa.array(order[begin:end]))
+            )
         first = stop
-
-
-def _by_key_group(rows: pa.Table) -> pa.Table:
-    """Return rows in order of key group; the order within a key group stays."""
-    groups = np.asarray(rows.column(KEY_GROUP))
-    if (groups[:-1] <= groups[1:]).all():
-        return rows
-    # For small integers, numpy uses a radix sort, which is stable within each key group.
-    return rows.take(pa.array(np.argsort(groups.astype(np.uint16), kind="stable")))
 
 
 def fit_or_stream(

@@ -29,7 +29,12 @@ from statestore.format.state import KeyedState, Layout, StateKind
 from statestore.rows import sorting
 from statestore.rows.column_types import schema_of_arrow
 from statestore.rows.key_group_runs import check_and_sort
-from statestore.rows.sorting import key_group_pieces, slices_of, sorted_pieces
+from statestore.rows.sorting import (
+    gather_key_groups,
+    key_group_pieces,
+    slices_of,
+    sorted_pieces,
+)
 from statestore.snapshot.state_spec import Changes
 from statestore.spark.state_writer import frame_of
 from tests.support.examples import examples
@@ -204,6 +209,29 @@ def test_rows_that_fit_in_memory_never_use_the_disk(
     assert sum(map(len, key_group_pieces([table], state_of(), 1, IN_MEMORY))) == 100
     with pytest.raises(StorageError, match="cannot make a temporary folder"):
         [*key_group_pieces([table], state_of(), 1, 100)]
+
+
+@pytest.mark.parametrize(("run_rows", "most_rows"), [(0, 1), (300, 5_000), (2_000, 700)])
+@pytest.mark.parametrize("is_ordered", [False, True])
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_key_groups_are_gathered_in_their_order_without_a_copy_of_all_rows(
+    run_rows: int, most_rows: int, is_ordered: bool, chunks: int
+) -> None:
+    groups = np.arange(10_000) ** 2 % 61 + 1  # no row of key group 0
+    groups = np.sort(groups) if is_ordered else groups
+    texts = pa.array([f"{number:0100}" for number in range(len(groups))])
+    whole = pa.table({"key_group": pa.array(groups, pa.int32()), "v": texts})
+    step = len(groups) // chunks + 1
+    rows = pa.concat_tables(whole.slice(first, step) for first in range(0, len(groups), step))
+    ends = np.concatenate(([0], np.cumsum(np.bincount(groups, minlength=128))))
+    found, allocated = list[Any](), pa.total_allocated_bytes()
+    for piece in gather_key_groups(rows, ends, run_rows, most_rows):
+        assert 0 < piece.num_rows <= most_rows
+        combined = whole.nbytes if chunks > 1 and not is_ordered else 0
+        most_bytes = combined + 2.5 * piece.nbytes + whole.nbytes / 10
+        assert pa.total_allocated_bytes() - allocated <= most_bytes
+        found += piece.to_pylist()
+    assert found == whole.take(pa.array(np.argsort(groups, kind="stable"))).to_pylist()
 
 
 @pytest.mark.slow
