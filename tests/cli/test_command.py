@@ -84,6 +84,7 @@ def test_the_verbs() -> None:
     assert wanted.split() == [name for name in VERBS if " " not in name]
     within = [
         "flink export",
+        "flink gc",
         "flink import",
         "flink plan",
         "flink repack",

@@ -48,7 +48,7 @@ ON_A_STORE: dict[str, tuple[str, ...]] = {
 }
 """The required arguments of each command that reads an existing store."""
 ELSEWHERE = {
-    *("config", "demo", "flink plan", "flink repack", "flink show"),
+    *("config", "demo", "flink gc", "flink plan", "flink repack", "flink show"),
     *("spark bootstrap", "spark repartition", "spark show"),  # need no store
     *("check", "contract"),  # take any place with state
     "rehearse",  # loads two jobs first: tests/contract/test_rehearsal.py
