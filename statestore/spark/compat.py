@@ -1,8 +1,8 @@
 """The supported versions of Spark, and their differences. No other module checks the version.
 
-Spark 4.0 to 4.3 are supported. The type ``TIME`` and ``repartitionById`` need 4.1, and names of
-streaming sources need 4.2. The functions that convert a schema have other parameters since 4.2, and
-the internal ``LogicalRDD`` has another parameter since 4.3.
+Spark 4.0 to 4.3 are supported. The type ``TIME``, ``repartitionById`` and Arrow functions of
+columns need 4.1, and names of streaming sources need 4.2. The functions that convert a schema have
+other parameters since 4.2, and the internal ``LogicalRDD`` has another parameter since 4.3.
 
 A session of Spark Connect, and the package ``pyspark-client``, give this process no access to a
 JVM. :func:`has_jvm` is the only test for it.
@@ -63,6 +63,9 @@ HAS_NAMED_SOURCES: Final = INSTALLED >= (4, 2)
 
 HAS_REPARTITION_BY_ID: Final = INSTALLED >= (4, 1)
 """Whether rows can be sent to a Spark partition by its number."""
+
+HAS_ARROW_COLUMNS: Final = INSTALLED >= (4, 1)
+"""Whether a column can be a function of other columns that takes and returns Arrow arrays."""
 
 TIME_TYPES: Final[tuple[type[T.DataType], ...]] = (T.TimeType,) if INSTALLED >= (4, 1) else ()
 """Spark's type for a time of day; empty before 4.1."""

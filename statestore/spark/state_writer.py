@@ -69,7 +69,7 @@ from statestore.spark.cached_rows import (
 )
 from statestore.spark.compat import arrow_schema_of, has_jvm, in_partitions, schema_of_arrow
 from statestore.spark.hashing import check_spark_key, column_of, key_group_column
-from statestore.spark.tasks import Task, map_in_arrow
+from statestore.spark.tasks import Task, map_in_arrow, with_arrow_column
 from statestore.spark.workers import warm_up_worker
 
 _log = logging.getLogger(__name__)
@@ -413,9 +413,8 @@ def _sort_by_key_group(df: DataFrame, state: KeyedState, owners: Assignment | No
         )
         grouped = typed.withColumn(name, F.coalesce(group, F.lit(0)))
     else:
-        schema = StructType([*typed.schema, StructField(name, IntegerType())])
-        task = partial(_append_key_groups, state=state, name=name)
-        grouped = map_in_arrow(typed, task, schema)
+        task = partial(_arrow_key_groups, state=state)
+        grouped = with_arrow_column(typed, name, state.key, task)
     if owners is not None:
         # As one text that Spark splits once: an array with a literal per element takes seconds.
         numbers = ",".join(str(owners.subtask_of(group)) for group in range(state.max_parallelism))
@@ -424,18 +423,14 @@ def _sort_by_key_group(df: DataFrame, state: KeyedState, owners: Assignment | No
     return grouped.sortWithinPartitions(column_of(name))
 
 
-def _append_key_groups(
-    batches: Iterable[pa.RecordBatch], state: KeyedState, name: str
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows with their key group as the last column, with this name.
+def _arrow_key_groups(rows: pa.RecordBatch, state: KeyedState) -> pa.Array:
+    """Return the key group of each row, from its key columns.
 
     A row whose key is null or cannot be hashed gets key group 0. The task that would write it
     raises the error.
     """
     warm_up_worker()
-    for batch in batches:
-        groups = pa.array(_hashable_key_groups(batch, state), pa.int32())
-        yield pa.RecordBatch.from_arrays([*batch.columns, groups], [*batch.schema.names, name])
+    return pa.array(_hashable_key_groups(rows, state), pa.int32())
 
 
 def _hashable_key_groups(rows: pa.RecordBatch, state: KeyedState) -> npt.NDArray[np.int32]:

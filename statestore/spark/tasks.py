@@ -37,9 +37,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, StructField, StructType
 
-from statestore.spark.compat import Py4JError, has_jvm
+from statestore.spark.compat import HAS_ARROW_COLUMNS, Py4JError, has_jvm
+from statestore.spark.hashing import column_of
 
 _AT_ONCE: Final = 32
 """The number of parallel lookups: an unreachable name server blocks each one for seconds."""
@@ -189,6 +191,30 @@ def map_in_arrow(df: DataFrame, task: Task, schema: StructType | str) -> DataFra
         return task(batch.rename_columns(names) for batch in batches)
 
     return number_columns(df).mapInArrow(run, schema)
+
+
+def with_arrow_column(
+    df: DataFrame, name: str, inputs: Sequence[str], function: Callable[[pa.RecordBatch], pa.Array]
+) -> DataFrame:
+    """Return the rows with a last column of integers, which a function computes from some columns.
+
+    Only these columns are sent to Python. Spark 4.0 sends whole rows there and back.
+    """
+    if HAS_ARROW_COLUMNS:
+
+        def compute(*columns: pa.Array) -> pa.Array:
+            return function(pa.RecordBatch.from_arrays(list(columns), list(inputs)))
+
+        functions: Any = F  # its stubs lack this function
+        return df.withColumn(name, functions.arrow_udf(compute, "int")(*map(column_of, inputs)))
+
+    def append(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = [*batch.columns, function(batch)]
+            yield pa.RecordBatch.from_arrays(columns, [*batch.schema.names, name])
+
+    schema = StructType([*df.schema, StructField(name, IntegerType())])
+    return map_in_arrow(df, append, schema)
 
 
 def number_columns(df: DataFrame) -> DataFrame:

@@ -102,13 +102,11 @@ def test_where_arrow_hashes_a_key_without_a_hash_goes_to_the_first_subtask() -> 
     state = replace(keyed_state(), key_types=("Character",), max_parallelism=1000)
     keys = ["a", None, "long", "b", "c", "", "d", None]
     [rows] = table([(key, 0) for key in keys]).to_batches()
-    [batch] = write._append_key_groups([rows], state, "group")
+    found = write._arrow_key_groups(rows, state)
     good = pa.array(["a", "b", "c", "d"])
     groups = key_groups([good], max_parallelism=1000, key_types=["Character"]).tolist()
     assert 0 not in groups
-    assert batch.column("group").to_pylist() == [
-        *(groups[0], 0, 0, groups[1], groups[2], 0, groups[3], 0)
-    ]
+    assert found.to_pylist() == [*(groups[0], 0, 0, groups[1], groups[2], 0, groups[3], 0)]
 
 
 @pytest.fixture
