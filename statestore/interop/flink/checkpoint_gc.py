@@ -110,7 +110,6 @@ class CollectedFlinkFiles:
 
     folder: str
     dry_run: bool
-    minimum_age_ms: int
     checkpoints: int
     removed: FileAmount
     by_age: tuple[FilesByAge, ...]
@@ -178,7 +177,6 @@ def collect_flink_files(
     return CollectedFlinkFiles(
         folder=storage.url,
         dry_run=dry_run,
-        minimum_age_ms=minimum_age_ms,
         checkpoints=named.checkpoints,
         removed=amount_of_files(removed),
         by_age=tuple(_by_age(removed, now_ms)),
