@@ -84,7 +84,7 @@ def test_objects_are_counted_by_purpose(tmp_path: Path) -> None:
         "a_manifest": 3,
         "a_tombstone": 2,
         "a_claim": 1,
-        "a_other": 1,
+        "a_other": 2,
         "a_longest_log": 3,
     }
 
