@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from statestore.errors import StorageError
@@ -36,6 +37,11 @@ class Frame:
 
     rows: pa.Table
     schema: StructType = COLUMNS
+
+    @property
+    def _jdf(self) -> Any:
+        """Refuse calls into the JVM, as some hosted Sparks do."""
+        raise Py4JError("there is no JVM")
 
     def persist(self) -> Frame:
         """Return the frame, which is already computed."""
