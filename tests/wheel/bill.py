@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from tests.syntax import ROOT
 from tests.ui.vendor import vendored_files
@@ -85,7 +86,7 @@ def bill_of(wheel: Path, packages: Sequence[Package]) -> dict[str, Any]:
 
 
 def _component(index: str, package: Package) -> dict[str, Any]:
-    purl = f"pkg:{index}/{package.name}@{package.version}"
+    purl = f"pkg:{index}/{quote(package.name)}@{package.version}"
     component: dict[str, Any] = {
         "type": "library",
         "bom-ref": purl,
