@@ -44,6 +44,11 @@ NOT_REACHED = (
     "check that the server is running, and check the storage option {endpoint}; then try again"
 )
 _READ_AHEAD_BYTES = 4 * 2**20
+# Codes of HDFS, Ceph and MinIO.
+_FULL = {
+    *("DSQuotaExceededException", "NSQuotaExceededException", "QuotaExceededException"),
+    *("QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"),
+}
 
 
 def retry(call: Callable[[], Answer], attempts: int, passes: Callable[[Exception], bool]) -> Answer:
@@ -108,6 +113,8 @@ def object_errors(
             spent = duration(round(1000 * (time.monotonic() - start)))
             message += f" (tried {failure.tried} in {spent})"
         advice = [failure.advice] if failure.advice else []
+        if failure.code in _FULL and isinstance(error, OSError):
+            error.errno = errno.EDQUOT  # for is_full_disk
         raise StorageError("; ".join([f"cannot {action} {where}: {message}", *advice])) from error
 
 

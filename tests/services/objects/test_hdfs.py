@@ -17,6 +17,7 @@ import pytest
 import requests
 
 from statestore import StateStore
+from statestore.catalog.deletions import read_deletions
 from statestore.errors import StorageError
 from statestore.storage import Storage, open_storage
 from statestore.storage.hdfs import HdfsStorage
@@ -210,17 +211,35 @@ def test_a_user_without_permission_is_named(hdfs: HdfsServer, hdfs_url: str) -> 
     assert other.read("a") == b"x"
 
 
+def _set_quota(hdfs: HdfsServer, url: str, names: int) -> None:
+    folder = f"{hdfs.endpoint}/webhdfs/v1/{url.partition('//')[2].partition('/')[2]}"
+    asked = {"op": "SETQUOTA", "namespacequota": str(names), "user.name": getpass.getuser()}
+    requests.put(folder, params=asked, timeout=10).raise_for_status()
+
+
 def test_an_exceeded_quota_is_named(hdfs: HdfsServer, hdfs_url: str) -> None:
     storage = open_storage(hdfs_url, hdfs.options)
     storage.put_if_absent("a", b"x")
-    folder = f"{hdfs.endpoint}/webhdfs/v1/{hdfs_url.partition('//')[2].partition('/')[2]}"
-    asked = {"op": "SETQUOTA", "namespacequota": "2", "user.name": getpass.getuser()}
-    requests.put(folder, params=asked, timeout=10).raise_for_status()
+    _set_quota(hdfs, hdfs_url, 2)
     for write in (lambda: storage.put_if_absent("b", b"x"), lambda: _write(storage)):
         message = failure(write, StorageError)
         assert "a quota of this folder is exhausted; raise it" in message
         assert "tried" not in message
     assert storage.list("") == ("a",)
+
+
+def test_garbage_is_collected_although_a_quota_leaves_no_room_for_its_record(
+    hdfs: HdfsServer, hdfs_url: str
+) -> None:
+    store = StateStore.open(open_storage(hdfs_url, hdfs.options), table_format="parquet")
+    for _ in range(2):
+        with store.snapshot(parallelism=1) as checkpoint:
+            checkpoint.write_keyed("u", "n", [{"k": "a"}], key="k", max_parallelism=1)
+    store.maintenance.expire(retain=1)
+    _set_quota(hdfs, hdfs_url, 1)
+    assert store.maintenance.gc(minimum_age="0").removed.files == 1
+    _set_quota(hdfs, hdfs_url, 1000)
+    assert [one.command for one in read_deletions(store.parts.catalog().storage)] == ["expire"]
 
 
 REFUSALS = [
