@@ -31,6 +31,7 @@ from statestore.keys.arrow_java import (
     fixed_width,
     int64s,
     java_hashes,
+    message_value,
     second_and_nano,
     tuple_hashes,
 )
@@ -192,7 +193,7 @@ def _refuse_inexact(array: pa.Array, lost: _I64s, reason: str) -> None:
     if array.null_count:
         lost = np.where(_nulls(array), 0, lost)
     if lost.any():
-        value = array[int(np.flatnonzero(lost)[0])]
+        value = message_value(array[int(np.flatnonzero(lost)[0])])
         raise InvalidArgumentError(f"{value} does not fit the key's type: {reason}")
 
 

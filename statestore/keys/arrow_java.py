@@ -165,9 +165,15 @@ def refuse_texts(values: pa.Array, good: pa.BooleanArray, problem: str) -> None:
     """Raise InvalidArgumentError with ``problem`` for the first value that is not ``good``."""
     wrong = np.flatnonzero(~np.asarray(good))
     if len(wrong):
-        raise InvalidArgumentError(
-            f"{values[int(wrong[0])].as_py()!r:.80} is not a valid {problem}"
-        )
+        value = message_value(values[int(wrong[0])])
+        raise InvalidArgumentError(f"{value!r:.80} is not a valid {problem}")
+
+
+def message_value(value: pa.Scalar) -> Any:
+    """Return a value for a message, also a text that is not valid UTF-8."""
+    if not is_text(value.type):
+        return value.as_py()
+    return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
 
 
 _WHOLE: Final = "^(0|-?[1-9][0-9]*)$"

@@ -308,6 +308,19 @@ def test_invalid_columns_are_errors() -> None:
         key_groups([pa.array([1])], max_parallelism=0)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "key_type"),
+    [
+        *(("java", name) for name in ("String", "UUID", "BigInteger", "BigDecimal", "Character")),
+        ("flink-sql", "CHAR(1)"),
+    ],
+)
+def test_text_that_is_not_utf8_is_a_typed_error(scheme: str, key_type: str) -> None:
+    text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xc3\xc3\xc3"]).buffers())
+    with pytest.raises(InvalidArgumentError):
+        key_hashes([text], hash_scheme=scheme, key_types=[key_type])
+
+
 @pytest.mark.parametrize("kind", list(VALUES), ids=str)
 def test_empty_columns_have_no_hashes(kind: Any) -> None:
     """No rows give no hashes, for any type."""
