@@ -513,7 +513,7 @@ def keyed_state(info: StateInfo, key: FlinkType, name: str) -> FlinkState:
         timer = TimerType(key, value.flink_type.namespace)
         return TimerState(info.name, "timers", key, timer.namespace, timer)
     namespace = info.serializers.get(_NAMESPACE)
-    form = _FORMS.get(info.options.get(_OPTION, "UNKNOWN"))
+    form = _FORMS.get(info.options.get(_OPTION, ""))
     shape = {"list": ListType, "map": MapType}.get(form or "")
     if (
         info.kind != "keyed"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore.errors import DamagedFileError, FormatVersionError
+from statestore.errors import DamagedFileError, FormatVersionError, UnsupportedTypeError
 from statestore.interop.flink.metadata.java_binary import i32
 from statestore.interop.flink.read import savepoint_files
 from statestore.interop.flink.read.canonical import (
@@ -21,6 +21,7 @@ from statestore.interop.flink.read.canonical import (
     read_entries,
     read_header,
 )
+from statestore.interop.flink.read.keyed_states import keyed_state
 from statestore.interop.flink.read.savepoint_files import BLOCK_BYTES, GroupBytes, Window
 from statestore.interop.flink.read.snappy import frame_pieces
 from statestore.interop.flink.types.base import FlinkType
@@ -87,6 +88,13 @@ def test_a_state_of_forst_is_described_as_one_of_rocksdb(
     else:
         value = {"VALUE_SERIALIZER": snapshot(described)}
         assert found == replace(info, kind="keyed", serializers=namespace | value)
+
+
+def test_a_state_without_a_kind_is_refused() -> None:
+    """Flink always writes the kind; a list would be read as a value without it."""
+    (info,) = made_header(states=1).states
+    with pytest.raises(UnsupportedTypeError, match="'state-0' of the unsupported kind keyed"):
+        keyed_state(replace(info, options={}), Scalar("String"), "f")
 
 
 def test_another_version_is_refused() -> None:
