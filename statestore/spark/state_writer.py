@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
@@ -93,7 +93,10 @@ def keyed_batches(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Itera
             continue
         rows = batch.select(stored.names).cast(stored)
         refuse_invalid_values(rows, str(state), key=state.key)
-        groups = key_groups_of(rows, state)
+        try:
+            groups = key_groups_of(rows, state)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{state}: {error}") from error
         check_groups(pa.Table.from_batches([batch]), groups, state)
         yield pa.RecordBatch.from_arrays([pa.array(groups), *rows.columns], schema=schema)
     nulls.refuse()
@@ -394,8 +397,8 @@ def _delete(outcome: _TaskResults, target: KeyedTarget, reason: BaseException) -
 def _sort_by_key_group(df: DataFrame, state: KeyedState, owners: Assignment | None) -> DataFrame:
     """Return the stored columns and the key group, with rows in order of key group.
 
-    With ``owners`` each row is in the Spark partition of its subtask. Rows with a null key are
-    placed in key group 0.
+    With ``owners`` each row is in the Spark partition of its subtask. Rows with a null key are in
+    the first one.
     """
     types = StructType.fromJson(state.schema.to_json())
     names = with_key_group(state.schema.names, df.columns)
@@ -424,30 +427,36 @@ def _sort_by_key_group(df: DataFrame, state: KeyedState, owners: Assignment | No
 
 
 def _arrow_key_groups(rows: pa.RecordBatch, state: KeyedState) -> pa.Array:
-    """Return the key group of each row, from its key columns.
+    """Return the key group of each row, from its key columns; null if the row is refused.
 
-    A row whose key is null or cannot be hashed gets key group 0. The task that would write it
-    raises the error.
+    A row is refused if its key is null or cannot be hashed. Spark sends these rows to subtask 0 and
+    sorts them first, so the task raises the error before it sees another row. Thus only the first
+    key of a batch that cannot be hashed is found, and the batch's other rows are sent there, too.
     """
     warm_up_worker()
-    return pa.array(_hashable_key_groups(rows, state), pa.int32())
-
-
-def _hashable_key_groups(rows: pa.RecordBatch, state: KeyedState) -> npt.NDArray[np.int32]:
     groups = np.zeros(rows.num_rows, np.int32)
-    is_null = find_null_keys(rows, state)
-    if is_null is not None:
-        has_key = ~is_null
-        groups[has_key] = _hashable_key_groups(rows.filter(pa.array(has_key)), state)
-        return groups
+    is_refused = find_null_keys(rows, state)
+    if is_refused is None:
+        is_refused = np.zeros(rows.num_rows, np.bool_)
+    else:
+        rows = rows.filter(pa.array(~is_refused))
+    places = np.flatnonzero(~is_refused)
     try:
-        return key_groups_of(rows, state)
+        groups[places] = key_groups_of(rows, state)
     except StateStoreError:
-        half = rows.num_rows // 2
-        if half:
-            groups[:half] = _hashable_key_groups(rows.slice(0, half), state)
-            groups[half:] = _hashable_key_groups(rows.slice(half), state)
-        return groups
+        first = bisect_left(
+            range(rows.num_rows), True, key=lambda row: not _can_hash(rows.slice(0, row + 1), state)
+        )
+        is_refused[places[first]] = True
+    return pa.array(groups, pa.int32(), mask=is_refused)
+
+
+def _can_hash(rows: pa.RecordBatch, state: KeyedState) -> bool:
+    try:
+        key_groups_of(rows, state)
+    except StateStoreError:
+        return False
+    return True
 
 
 def _write(target: KeyedTarget, owners: Assignment, *, is_sorted: bool) -> Task:

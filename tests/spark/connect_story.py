@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +126,15 @@ def refuses_rows(spark: SparkSession, folder: Path) -> None:
     assert error.rows == 10
     twice = ids.selectExpr("cast(id % 20 as string) as k")
     refused(DuplicateKeyError, lambda: write(twice))
-    texts = ids.selectExpr("if(id = 17, 'long', char(65 + id)) as k")
-    types = {"k": "Character"}
-    refused(InvalidArgumentError, lambda: write(texts, key_types=types), "not a Character")
+    upper, broken = "upper(uuid())", "if(id = 17, cast(x'80' as string), uuid())"
+    for expression, key_type, problem in (
+        ("if(id = 17, 'long', char(65 + id))", "Character", "not a Character"),
+        (upper, "UUID", "in lower case"),
+        (broken, "UUID", "not UTF-8"),
+    ):
+        rows, types = ids.selectExpr(f"{expression} as k"), {"k": key_type}
+        call = partial(write, rows, key_types=types)
+        refused(InvalidArgumentError, call, "state 's'", problem)
     assert not [*(folder / "refused").rglob("*.parquet")]
 
 

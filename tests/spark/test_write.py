@@ -97,16 +97,39 @@ def test_if_spark_and_arrow_hash_differently_nothing_is_stored(
     assert files(tmp_path) == []
 
 
-def test_where_arrow_hashes_a_key_without_a_hash_goes_to_the_first_subtask() -> None:
-    """The rows next to it, and next to a null key, keep their own key groups."""
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (["a", None, "b", None], ["a", None, "b", None]),
+        (["a", None, "long", "b", ""], [0, None, None, 0, 0]),
+        (["long"] * 1000, [None] + [0] * 999),
+        ([], []),
+    ],
+    ids=["null keys", "one without a hash", "all without a hash", "no rows"],
+)
+def test_where_arrow_hashes_a_refused_key_comes_first(keys: list[Any], expected: list[Any]) -> None:
+    """Rows next to a null key keep their own key groups; next to a key without a hash, they do not.
+
+    Spark sorts nulls first, so nobody sees the others.
+    """
     state = replace(keyed_state(), key_types=("Character",), max_parallelism=1000)
-    keys = ["a", None, "long", "b", "c", "", "d", None]
-    [rows] = table([(key, 0) for key in keys]).to_batches()
+    columns = table([(key, 0) for key in keys])
+    rows = pa.RecordBatch.from_arrays(
+        [column.combine_chunks() for column in columns.columns], columns.column_names
+    )
+    good = {
+        key: key_groups([pa.array([key])], max_parallelism=1000, key_types=["Character"])[0]
+        for key in "ab"
+    }
+    assert 0 not in good.values()
     found = write._arrow_key_groups(rows, state)
-    good = pa.array(["a", "b", "c", "d"])
-    groups = key_groups([good], max_parallelism=1000, key_types=["Character"]).tolist()
-    assert 0 not in groups
-    assert found.to_pylist() == [*(groups[0], 0, 0, groups[1], groups[2], 0, groups[3], 0)]
+    assert found.to_pylist() == [good.get(key, key) for key in expected]
+
+
+def test_a_key_without_a_hash_is_refused_with_the_name_of_the_state() -> None:
+    state = replace(keyed_state(), key_types=("Character",))
+    with pytest.raises(InvalidArgumentError, match=r"^state 's' of operator 'u': 'long' is not a"):
+        [*write.keyed_batches(table([("a", 0), ("long", 0)]).to_batches(), state)]
 
 
 @pytest.fixture
