@@ -141,8 +141,8 @@ def collect_flink_files(
         The files, by job, kind and outcome.
 
     Raises:
-        InvalidArgumentError: for a minimum age of 0, a folder without folders of jobs or of one job
-            alone, a folder in ``also_keep`` without metadata, or an unknown job.
+        InvalidArgumentError: for a minimum age of 0, an empty path, a folder without folders of
+            jobs or of one job alone, a folder in ``also_keep`` without metadata, or an unknown job.
         DamagedFileError, FormatVersionError or StorageError: before anything is deleted, if a file
             ``_metadata`` cannot be read. The message names it.
     """
@@ -151,15 +151,15 @@ def collect_flink_files(
         raise InvalidArgumentError(
             "the minimum age must not be 0: no metadata names the files of a checkpoint in progress"
         )
-    storage = open_location(folder.rstrip("/"), None)
+    if "" in (folder, *also_keep):
+        raise InvalidArgumentError("the path of a folder is empty; '.' is the current folder")
+    storage = open_location(folder, None)
     if _JOB.fullmatch(posixpath.basename(storage.url)):
         raise InvalidArgumentError(
             f"{storage.url} is the folder of one job, whose files checkpoints of other jobs may "
             "use: pass the folder above it"
         )
-    elsewhere = [
-        open_location(place.rstrip("/").removesuffix(f"/{METADATA}"), None) for place in also_keep
-    ]
+    elsewhere = [open_location(re.sub(f"/{METADATA}/*$", "/", each), None) for each in also_keep]
     files, named = _look(storage, elsewhere)
     jobs = {_place(item.name)[0] for item in files} - {None}
     if not jobs:

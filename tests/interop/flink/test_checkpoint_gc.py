@@ -149,7 +149,7 @@ def test_files_that_another_place_names_stay(url: str, folder: Path, tmp_path: P
     elsewhere = tmp_path / "elsewhere" / "savepoint-1"
     put(elsewhere / "_metadata", 0, metadata_of(f"{url}/{JOB}/shared/used"))
     assert collect(folder, dry_run=True).names == (f"{JOB}/shared/used",)
-    for place in (elsewhere.parent, elsewhere, elsewhere / "_metadata"):
+    for place in (elsewhere.parent, elsewhere, elsewhere / "_metadata", f"{elsewhere}/_metadata/"):
         assert collect(folder, also_keep=[str(place)]).names == ()
     shutil.move(elsewhere, folder)
     assert collect(folder).names == ()
@@ -244,6 +244,31 @@ def test_arguments_are_checked(
     options = {"folder": folder, **change(folder)}
     with pytest.raises(InvalidArgumentError, match=problem):
         collect(**options)  # type: ignore[arg-type]
+
+
+def test_no_path_is_taken_for_the_current_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unset variable of a shell is an empty path. Without its last slash, ``/`` is one, too."""
+    monkeypatch.chdir(folder)
+    put(folder / JOB / "shared/stray", 400)
+    for options in ({"folder": ""}, {"also_keep": [""]}):
+        with pytest.raises(InvalidArgumentError, match=r"is empty; '\.' is the current folder"):
+            collect(**{"folder": folder, **options})  # type: ignore[arg-type]
+    opened: list[str] = []
+
+    def listed(self: LocalStorage, _: str) -> tuple[Listed, ...]:
+        opened.append(self.url)
+        return (Listed(f"{JOB}/chk-1/file", 5, 0),) if self.url == str(folder) else ()
+
+    monkeypatch.setattr(LocalStorage, "listed", listed)
+    for place in ("/", "file:///", "/_metadata", "file:///_metadata"):
+        with pytest.raises(InvalidArgumentError, match=r"^/ has no checkpoint"):
+            collect(folder, also_keep=[place])
+    with pytest.raises(InvalidArgumentError, match=r"^/ has no folder of a job"):
+        collect(Path("/"))
+    assert set(opened) == {str(folder), "/"}
+    assert (folder / JOB / "shared/stray").exists()
 
 
 def test_the_command_deletes_only_with_yes(folder: Path) -> None:
