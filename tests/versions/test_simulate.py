@@ -57,7 +57,7 @@ def test_old_writers_meet_new_collectors_and_fleets_are_upgraded(release: Releas
     assert met == {*releases, "upgraded", "raised"}
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [40, pytest.param(600, marks=pytest.mark.long)])
 def test_a_sample_of_the_schedules(count: int, second: SecondPackage) -> None:
     """I4, I5, I6, I9, I10; `make simulate ARGS="--release 0.1.0"` runs more."""
     releases = (second.release.version,)
