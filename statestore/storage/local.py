@@ -52,9 +52,11 @@ class LocalStorage:
     def __init__(self, url: str, *, follow_links: bool = False) -> None:
         """Take a path or ``file://`` URL; nothing is created yet.
 
-        Raises InvalidArgumentError for a URL that names another host.
+        Raises InvalidArgumentError for a URL that names another host, and for an empty path.
         """
         folder = _folder_of(_without_host(url))
+        if not folder:  # such as an unset variable of a shell
+            raise InvalidArgumentError("the path of a folder is empty; '.' is the current folder")
         self._root = Path(os.path.abspath(folder))  # noqa: PTH100 - keep symbolic links as given
         self._follow_links = follow_links
         self.url = str(self._root)

@@ -229,6 +229,13 @@ def test_the_probe_leaves_no_files(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["statestore.json"]
 
 
+@pytest.mark.parametrize("url", ["", "file://", "local://"])
+def test_an_empty_path_is_not_the_current_folder(url: str) -> None:
+    """An unset variable of a shell is an empty path."""
+    with pytest.raises(InvalidArgumentError, match=r"is empty; '\.' is the current folder"):
+        open_storage(url)
+
+
 @pytest.mark.parametrize(
     ("url", "meant"),
     [

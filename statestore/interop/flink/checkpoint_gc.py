@@ -151,8 +151,6 @@ def collect_flink_files(
         raise InvalidArgumentError(
             "the minimum age must not be 0: no metadata names the files of a checkpoint in progress"
         )
-    if "" in (folder, *also_keep):
-        raise InvalidArgumentError("the path of a folder is empty; '.' is the current folder")
     storage = open_location(folder, None)
     if _JOB.fullmatch(posixpath.basename(storage.url)):
         raise InvalidArgumentError(
